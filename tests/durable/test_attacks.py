@@ -191,6 +191,21 @@ def test_a_log_that_is_removed_takes_no_receipts(sqlite_url, tmp_path, remove):
         assert send(receiver, "c") == [DUPLICATE]
 
 
+def test_the_log_of_a_copy_that_replaces_the_file_is_removed(sqlite_url, tmp_path):
+    """A copy by VACUUM has no log until a connection needs one."""
+    file = file_of(sqlite_url)
+    with opened(sqlite_url) as receiver:
+        send(receiver, "a")
+        run(sqlite_url, f"VACUUM INTO '{tmp_path / 'copy.db'}'")
+        for each in tmp_path.glob("receiver.db*"):
+            each.unlink()
+        (tmp_path / "copy.db").rename(file)
+        send(receiver, "b")
+        remove_the_log(file)
+        assert send(receiver, "c") == [NEW]
+        assert list(tmp_path.glob("*-wal")), "otherwise other processes wouldn't see it"
+
+
 def test_a_log_that_is_removed_under_a_pool(sqlite_url):
     """As long as one connection has the log open, SQLite uses its index for all others of the process."""
     engine = create_engine(sqlite_url)

@@ -232,6 +232,7 @@ def set_up(connection: FileConnection, settings: StoreSettings) -> None:
     connection.execute(f"PRAGMA journal_size_limit = {_LARGEST_IDLE_LOG_BYTES}")
     # Some builds overwrite deleted data, for which empty pages would be read and written once more.
     connection.execute("PRAGMA secure_delete = FAST")
+    connection.execute("PRAGMA schema_version").fetchone()  # makes the log, if this has just switched the file
     connection.log = connection.log_now()
 
 
