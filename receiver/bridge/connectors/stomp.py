@@ -89,10 +89,11 @@ class StompSource(Closing):
 
     def begin_acknowledging(self, deliveries: Sequence[Delivery]) -> Callable[[], None]:
         self._session.check()
-        acks = [Frame("ACK", {"id": delivery.token}) for delivery in deliveries]
-        if self.product.stomp.acknowledges_each:
-            self._session.tell(*acks[:-1])
-        return self._session.begin_asking(*acks[-1:])  # of a subscription as a whole, it acknowledges all before it too
+        # Where a subscription acknowledges cumulatively, the last acknowledges all before it too.
+        first = 0 if self.product.stomp.acknowledges_each else -1
+        acks = [Frame("ACK", {"id": delivery.token}) for delivery in deliveries[first:]]
+        self._session.tell(*acks[:-1])
+        return self._session.begin_asking(*acks[-1:])
 
     def close(self) -> None:
         # Once this is answered, unacknowledged messages are back in their order. If the connection just ended, they might not
