@@ -77,7 +77,8 @@ class ControlledFlow(KeepingFlow):
     def deliver(self, lease: Lease, admitted: Admitted) -> int:
         """Deliver all messages that can be delivered. Returns how many were parked instead."""
         attempts = self._attempts
-        left = {index: message for index, message in admitted.messages.items() if not attempts[index].has_arrived}
+        arrived = {index for index, attempt in attempts.items() if attempt.has_arrived}
+        left = {index: message for index, message in admitted.messages.items() if index not in arrived}
         parked = 0
         while True:
             parked += self._park_given_up(lease.connection, admitted.numbers, left)
@@ -114,7 +115,8 @@ class ControlledFlow(KeepingFlow):
 
     def _park_given_up(self, connection: Connection, numbers: Sequence[int], left: dict[int, Received]) -> int:
         """Park the messages that aren't tried again, though the batch may be. Returns how many."""
-        given_up = {index: why for index in left if (why := self._attempts[index].given_up) is not None}
+        attempts = self._attempts.items()
+        given_up = {index: each.given_up for index, each in attempts if each.given_up is not None and index in left}
         for index, why in given_up.items():
             message = left.pop(index)._replace(sequence=numbers[index], tries=self._attempts[index].failures)
             self._dispatcher.inbox.park(connection, message, why)
