@@ -182,7 +182,7 @@ def _window_distances(rows: DomainRows, weights: npt.NDArray[Any], windows: Int6
                 if live[at] > 0:  # otherwise its source has sent the id again
                     behind = _count_live(live, in_block, at + 1, following[source[sent[first]]])
                     counted[first], left[first], right[first] = behind, _NOTHING, _NOTHING
-                    # Of two that are as near, the first is on top.
+                    # Of two entries with equal counts, the first stays on top.
                     top[number] = _melded(first, top[number], left, right, counted)
             windows[duplicate] = behind + 1
             duplicate += 1

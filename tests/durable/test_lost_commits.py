@@ -218,19 +218,24 @@ def test_a_loss_is_said_though_nobody_has_been_there(pair, url, concurrent, capl
         until(lambda: send(orders, OTHERS[0]) and SAID in caplog.text)
 
 
+def loss_is_said(orders, pair, url, monkeypatch, caplog, *, folding, watching):
+    """Lose what one receiver has folded. The other, which watches meanwhile, takes over and says so."""
+    with lost(pair):
+        send(orders, *LOST)
+        until(lambda: waiting(url) == 0)
+        monkeypatch.setattr(folding._folding, "_try_lock", lambda: False)
+        time.sleep(2 * _TAKE_OVER_SECS)
+    until(lambda: watching.is_folding)
+    until(lambda: SAID in caplog.text)
+
+
 def test_a_loss_is_said_by_whoever_folds_next(pair, url, monkeypatch, caplog):
     """That process may never have folded before."""
     with ExitStack() as receivers:
         orders = receivers.enter_context(opened(url, concurrent=True))
         until(lambda: orders.is_folding)
         next_one = receivers.enter_context(opened(url, concurrent=True))
-        with lost(pair):
-            send(orders, *LOST)
-            until(lambda: waiting(url) == 0)
-            monkeypatch.setattr(orders._folding, "_try_lock", lambda: False)
-            time.sleep(2 * _TAKE_OVER_SECS)
-        until(lambda: next_one.is_folding)
-        until(lambda: SAID in caplog.text)
+        loss_is_said(orders, pair, url, monkeypatch, caplog, folding=orders, watching=next_one)
 
 
 def test_a_loss_is_said_by_one_who_has_folded_long_before(pair, url, monkeypatch, caplog):
@@ -242,13 +247,7 @@ def test_a_loss_is_said_by_one_who_has_folded_long_before(pair, url, monkeypatch
         next_one = receivers.enter_context(opened(url, concurrent=True))
         until(lambda: orders._folding._let_go() or next_one.is_folding)
         pair.catch_up()
-        with lost(pair):
-            send(orders, *LOST)
-            until(lambda: waiting(url) == 0)
-            monkeypatch.setattr(next_one._folding, "_try_lock", lambda: False)
-            time.sleep(2 * _TAKE_OVER_SECS)
-        until(lambda: orders.is_folding)
-        until(lambda: SAID in caplog.text)
+        loss_is_said(orders, pair, url, monkeypatch, caplog, folding=next_one, watching=orders)
 
 
 @pytest.mark.parametrize("joins", [False, True], ids=["own", "joined"])
