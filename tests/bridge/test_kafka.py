@@ -3,7 +3,7 @@
 import json
 import time
 import uuid
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -258,6 +258,17 @@ def test_a_body_that_is_too_large_stays_and_says_which(kafka):
         for _ in range(2):
             with pytest.raises(MessageRefusedError, match="offset 1 of partition 0: its body has 1,000 bytes"):
                 source.take(10, wait_secs=SOON_SECS)
+
+
+@pytest.mark.quick
+def test_a_topic_that_has_just_been_made_is_waited_for(kafka):
+    """Each node learns of it by itself, so the first one asked may not know it yet."""
+    name = f"new-{uuid.uuid4().hex}"
+    with ThreadPoolExecutor() as threads:
+        opened = threads.submit(source_of, kafka.address(name, "g"))
+        time.sleep(0.5)
+        kafka.declare(name)
+        opened.result().close()
 
 
 def test_what_is_not_there_is_refused(kafka, topic):

@@ -79,7 +79,6 @@ class KafkaSource(Closing):
         self._failure: ReceiverError | None = None
         config = self._config()
         self._lookup = kafka_client.TopicLookup(address)
-        self._topic = self._lookup.ask()
         self._lookup.warn_if_compacted("messages with the key of a later one, even before they are taken")
         self._consumer = Consumer(config, logger=kafka_client.Quiet)
         self._consumer.subscribe([address.name], on_assign=self._on_assign, on_revoke=self._on_revoke)
@@ -92,12 +91,12 @@ class KafkaSource(Closing):
     def start(self, positions: Positions) -> None:
         self._check_alone(positions)
         known = positions.read()
-        topic_id = self._topic.id
+        topic_id = self._lookup.topic.id
         if topic_id and known.get(_TOPIC_ID, topic_id) != topic_id:
             raise self._made_anew_error()
         begin = {_TOPIC_ID: topic_id} if topic_id else {}
         if self._begins_late and not known:  # partitions that are added later are read from their beginning
-            begin |= {str(number): str(self._bounds(number)[1]) for number in self._topic.partitions}
+            begin |= {str(number): str(self._bounds(number)[1]) for number in self._lookup.topic.partitions}
         if not begin.keys() <= known.keys():
             positions.begin(begin)
         self._positions = positions
@@ -174,10 +173,10 @@ class KafkaSource(Closing):
 
     def _is_of_the_topic(self) -> bool:
         """Whether the records that have just come are of the positions' topic. They are if this topic still exists now."""
-        if self._positions is None or not self._topic.id:
+        if self._positions is None or not self._lookup.topic.id:
             return True
         try:
-            if self._lookup.ask().id != self._topic.id:
+            if self._lookup.ask().id != self._lookup.topic.id:
                 self._failure = self._made_anew_error()
         except BrokerRefusedError:  # the topic is gone, and these are its last records
             return True
@@ -367,7 +366,7 @@ class KafkaSource(Closing):
         return self._positions.read()
 
     def _stored_by_group(self, consumer: Consumer, bounds: Mapping[int, tuple[int, int]]) -> dict[str, str]:
-        numbers = {*bounds, *self._topic.partitions} if bounds and self._begins_late else bounds
+        numbers = {*bounds, *self._lookup.topic.partitions} if bounds and self._begins_late else bounds
         wanted = [TopicPartition(self._address.name, number) for number in numbers]
         there = consumer.committed(wanted, timeout=ANSWER_SECS) if wanted else []
         for each in there:

@@ -13,6 +13,7 @@ from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.nodes import first_of
 from receiver.bridge.connectors.sockets import ALERT, ANSWER_SECS, CLOSE_SECS, alert_error, connected, port_hint
 from receiver.errors import BrokerError, BrokerRefusedError, MissingExtraError, SettingsError
+from receiver.retrying import Backoff, until_done
 
 try:
     from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
@@ -24,6 +25,8 @@ __all__ = ["Consumer", "KafkaError", "KafkaException", "Producer", "TopicPartiti
 
 _LOGGER = logging.getLogger("receiver.bridge.kafka")
 _POLL_SECS = 0.02
+_LEARNS_SECS = 2.0
+"""So long a node may take to learn of a topic that has just been made."""
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The id of every topic on a broker that gives topics no ids."""
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -89,8 +92,15 @@ def client_config(address: BrokerAddress) -> dict[str, Any]:
     return config
 
 
+class _NoTopicError(BrokerRefusedError):
+    """A node knows no topic of that name."""
+
+
 class TopicLookup:
-    """Asks the cluster about one topic, repeatedly."""
+    """Asks the cluster about one topic: when it is opened, and again whenever it is asked to."""
+
+    topic: Topic
+    """The topic as it was at the opening."""
 
     def __init__(self, address: BrokerAddress) -> None:
         # Fails within a moment, where librdkafka would try for long.
@@ -100,6 +110,13 @@ class TopicLookup:
         config: dict[str, Any] = {**client_config(address), "error_cb": self._note}
         config.pop("allow.auto.create.topics")
         self._admin = AdminClient(config, logger=Quiet)
+        # Each node learns of a new topic by itself, and any node may be asked.
+        self.topic = until_done(
+            self.ask,
+            is_passing=lambda error: isinstance(error, _NoTopicError),
+            backoff=Backoff(0.1, 0.5),
+            patience_secs=_LEARNS_SECS,
+        )
 
     def ask(self) -> Topic:
         """The topic; `BrokerRefusedError` if there is no such topic, or this user may not know."""
@@ -166,14 +183,13 @@ def error_of(address: BrokerAddress, error: Any) -> BrokerError:
     if ALERT in (error.str() or ""):
         return alert_error(address, error.str())
     why = f"{address}: {error.str() or error.name()}"
+    if error.code() in _MISSING:
+        topic = f"--bootstrap-server {address.hosts} --topic {address.name}"
+        hint = f"make the topic first, kafka-topics.sh --create {topic}, or check its name and what this user may do"
+        return _NoTopicError(f"{why} ({error.name()})", hint=hint)
     if error.code() in _REFUSALS or error.fatal():
         hint = "check the names of topic and group, user, password, and what this user may do"
-        if error.code() in _MISSING:
-            topic = f"--bootstrap-server {address.hosts} --topic {address.name}"
-            hint = (
-                f"make the topic first, kafka-topics.sh --create {topic}, or check its name and what this user may do"
-            )
-        elif error.code() == KafkaError._SSL:
+        if error.code() == KafkaError._SSL:
             hint = "name its authority's certificate (--tls-ca), and let each node advertise a name that its certificate has"
         elif error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
             hint = "other clients are in this group, and share its partitions in another way: name a group for bridges alone"

@@ -63,7 +63,7 @@ class _Producing(Closing):
             "error_cb": self._on_error,
         }
         lookup = kafka_client.TopicLookup(address)
-        if not lookup.ask().allows_writing:
+        if not lookup.topic.allows_writing:
             raise BrokerRefusedError(f"{address}: this user may not send there", hint=f"allow Write on {address.name}")
         lookup.warn_if_compacted("all but the last message of each messageSourceId, and refuses those without one")
 
@@ -183,7 +183,7 @@ class KafkaTurns(_Producing):
             self._send_note(producer, "", 0)
             # The turn's partitions aren't known, so all get a record. Only readers at `read_uncommitted` see these records. A
             # compacted topic refuses them, which ends its part of the turn too.
-            for partition in kafka_client.TopicLookup(self._address).ask().partitions:
+            for partition in kafka_client.TopicLookup(self._address).topic.partitions:
                 self._produce(producer, partition=partition)
             if producer.flush(ANSWER_SECS):
                 raise no_answer_error(self._address, ANSWER_SECS)
