@@ -7,8 +7,6 @@ message, with one receipt. Each sent message asks for a receipt, which the broke
 from __future__ import annotations
 
 import logging
-import queue
-import time
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cache
@@ -55,16 +53,14 @@ class StompSource(Closing):
 
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
         taken: list[Delivery] = []
-        taken_bytes, until = 0, time.monotonic() + wait_secs
+        taken_bytes = 0
         while len(taken) < at_most and taken_bytes < _AT_ONCE_BYTES and self._refused is None:
-            self._session.check()
-            try:
-                came = self._session.messages.get(timeout=0 if taken else max(0.0, until - time.monotonic()))
-            except queue.Empty:
+            came = self._session.next_message(wait_secs=0 if taken else wait_secs)
+            if came is None:
                 break
             if isinstance(came, MessageRefusedError):
                 self._refused = came
-            elif came is not None:
+            else:
                 taken_bytes += len(came.body)
                 if not came.body and "content-length" not in came.headers and self.product.stomp.empties_bodies:
                     _warn_of_empty_body(str(self._session.address), self.product.name)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import queue
 import re
 import selectors
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import copy
@@ -38,21 +38,24 @@ _HEARTBEATS = re.compile(r"\s*([0-9]+)\s*,\s*([0-9]+)\s*")
 
 
 class StompSession:
-    """One connection. A thread reads frames into queues of messages and answers, another sends heartbeats; callers write."""
+    """One connection. A thread reads frames, and another sends heartbeats; callers write, and wait for messages and receipts."""
 
     def __init__(
         self, address: BrokerAddress, *, client_id: str | None = None, max_body_bytes: int = ANSWER_BYTES
     ) -> None:
         first = _first_frame(address, client_id)
         self.address = address
-        self.messages: queue.Queue[Frame | MessageRefusedError | None] = queue.Queue()
-        """Messages in order; an error stands in place of its message; None wakes a thread that waits."""
+        self._messages: deque[Frame | MessageRefusedError] = deque()
+        """Messages in order; an error stands in place of its message."""
         self.product = _UNKNOWN
         """The broker's product, by its own words."""
         self.is_ready = False
         """Whether login and destination are accepted, so that later errors have other causes."""
-        self._answers: queue.Queue[str | None] = queue.Queue()
-        self._receipts = map(str, count(1))
+        self._lock = Mutex()
+        """Enter this lock, not the condition: an interrupt may leave that locked, as in `receiver.recording`."""
+        self._changed = threading.Condition(self._lock)
+        self._numbers = count(1)
+        """Numbers of the frames that ask for a receipt."""
         self._given: set[str | None] = set()
         """Receipts that came before the receipt of an earlier frame."""
         self.confirmed = 0
@@ -75,7 +78,7 @@ class StompSession:
         self._start(self._read)
         try:
             self._write(first.encoded())
-            self._wait_for({"CONNECTED"})
+            self._wait_for(lambda: self.product is not _UNKNOWN)
         except BaseException:  # after an interrupt too: otherwise it would stay open
             self.close()
             raise
@@ -84,6 +87,13 @@ class StompSession:
         """Raise the error by which the connection has ended, if it has."""
         if self._broken is not None:
             raise copy(self._broken)  # so that each caller has a traceback of its own
+
+    def next_message(self, *, wait_secs: float) -> Frame | MessageRefusedError | None:
+        """The next message, or why it can't be taken; None if none comes in `wait_secs`."""
+        with self._lock:
+            self._changed.wait_for(lambda: self._messages or self._broken, wait_secs)
+            self.check()
+            return self._messages.popleft() if self._messages else None
 
     def ask(self, *frames: Frame) -> None:
         """Send these frames, and wait until the broker has given a receipt for each of them.
@@ -97,13 +107,13 @@ class StompSession:
         self._write(b"".join(frame.encoded() for frame in frames))
 
     def begin_asking(self, *frames: Frame) -> Callable[[], None]:
-        """Send these frames. Returns a function that waits for their receipts. Call it before that of later frames, or never."""
-        receipts = set()
+        """Send these frames. Returns a function that waits for their receipts, and for those of all earlier frames."""
+        number = 0
         for frame in frames:
             self.check()
-            receipts.add(receipt := next(self._receipts))
-            self._write(frame._replace(headers={**frame.headers, "receipt": receipt}).encoded())
-        return partial(self._wait_for, receipts)
+            number = next(self._numbers)
+            self._write(frame._replace(headers={**frame.headers, "receipt": str(number)}).encoded())
+        return partial(self._wait_for, lambda: self.confirmed >= number)
 
     def close(self, *last: Frame) -> None:
         """Send these frames, wait for their receipts, and end the connection."""
@@ -140,13 +150,14 @@ class StompSession:
 
     def _handle(self, frame: Frame) -> None:
         if frame.command == "MESSAGE":
-            self.messages.put(frame)
+            self._messages.append(frame)
+            self._wake()
         elif frame.command == "RECEIPT":
             self._given.add(frame.headers.get("receipt-id"))
             while (following := str(self.confirmed + 1)) in self._given:
                 self._given.discard(following)
                 self.confirmed += 1
-            self._answers.put(frame.headers.get("receipt-id"))
+            self._wake()
         elif frame.command == "CONNECTED":
             self._agree(frame.headers)
         else:
@@ -165,7 +176,7 @@ class StompSession:
         self._frames.ends_lines = self.product.stomp.ends_lines
         if wants_ms:  # earlier than promised, because a broker may end the connection after an interval without one
             self._start(self._beat, min(max(wants_ms, _HEARTBEAT_MS), _LONGEST_BEAT_MS) / 1_000 / _GRACE)
-        self._answers.put("CONNECTED")
+        self._wake()
 
     def _error_of(self, frame: Frame) -> BrokerError:
         said, dialect = _said(frame), self.product.stomp
@@ -188,17 +199,23 @@ class StompSession:
             with suppress(BrokerError):
                 self._write(b"\n")
 
-    def _wait_for(self, answers: set[str]) -> None:
-        heard_at = time.monotonic()
-        while answers:
-            moved_at = heard_at if self._closing.is_set() else max(heard_at, self._came_at)
-            quiet_secs = time.monotonic() - moved_at
-            if quiet_secs >= self._patience_secs:
-                self._break(sockets.no_answer_error(self.address, is_met=self.is_ready))
-            self.check()
-            with suppress(queue.Empty):
-                answers.discard(self._answers.get(timeout=self._patience_secs - quiet_secs) or "")
-                heard_at = time.monotonic()
+    def _wait_for(self, is_answered: Callable[[], bool]) -> None:
+        since = time.monotonic()
+        with self._lock:
+            self.check()  # first: RabbitMQ may give a receipt for what it has refused
+            while not is_answered():
+                moved_at = since if self._closing.is_set() else max(since, self._came_at)
+                left_secs = moved_at + self._patience_secs - time.monotonic()
+                if left_secs > 0:
+                    self._changed.wait(left_secs)
+                else:
+                    self._break(sockets.no_answer_error(self.address, is_met=self.is_ready))
+                self.check()
+
+    def _wake(self) -> None:
+        """Wake all threads that wait for a message or an answer."""
+        with self._lock:
+            self._changed.notify_all()
 
     def _write(self, data: bytes) -> None:
         try:
@@ -246,7 +263,8 @@ class StompSession:
         return type(error)(f"{self.address}: {error.message}", hint=error.hint)
 
     def _refuse(self, error: MessageRefusedError) -> None:
-        self.messages.put(self.named(error))
+        self._messages.append(self.named(error))
+        self._wake()
 
     def _lost_error(self, why: str) -> BrokerError:
         return BrokerError(f"{self.address}: {why}", hint="connect again")
@@ -255,8 +273,7 @@ class StompSession:
         """End the connection with an error. Wakes all threads that wait for an answer, for a message, or at the socket."""
         if self._broken is None:
             self._broken, self.was_cut = why, is_cut
-        self.messages.put(None)
-        self._answers.put(None)
+        self._wake()
         with self._touching, suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
