@@ -306,7 +306,12 @@ def check_body(message: Message, protocol: str) -> None:
     """Raise `MessageUnfitError` for a body that is neither text nor bytes, if the protocol has only these."""
     if message.body_kind is not None:
         why = "it couldn't be read" if message.body_kind == UNREAD else f"its body is an {message.body_kind}"
-        raise MessageUnfitError(f"a message can't be sent by {protocol}: {why}", hint="send it by AMQP")
+        raise unfit_error(protocol, why)
+
+
+def unfit_error(protocol: str, why: str, *, hint: str = "send it by AMQP") -> MessageUnfitError:
+    """The error for a message that the protocol can't express."""
+    return MessageUnfitError(f"a message can't be sent by {protocol}: {why}", hint=hint)
 
 
 def check_carried(address: BrokerAddress, *properties: str) -> None:

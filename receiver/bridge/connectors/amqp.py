@@ -19,6 +19,7 @@ from receiver.bridge.connectors import Delivery, too_large_error
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.amqp_link import AHEAD_BYTES, REFUSALS, AmqpLink, proton
 from receiver.bridge.connectors.amqp_message import decoded, encoded
+from receiver.bridge.connectors.sockets import named
 from receiver.errors import BrokerError, MessageRefusedError, MessageUnfitError
 from receiver.store.messages import Message
 
@@ -247,7 +248,7 @@ class AmqpSource(AmqpLink):
 
     def _refuse(self, error: MessageRefusedError) -> None:
         """Take no more messages. Those before the refused one can still be acknowledged."""
-        self._refused = MessageRefusedError(f"{self._address}: {error.message}", hint=error.hint)
+        self._refused = named(self._address, error)
         self._part.clear()
         self._changed.notify_all()
 

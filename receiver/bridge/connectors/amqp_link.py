@@ -184,8 +184,8 @@ class AmqpLink(Closing):
         if self._failure is not None:
             raise copy(self._failure)  # so that each caller has a traceback of its own
 
-    def _fail(self, why: str, hint: str = "connect again") -> None:
-        self._fail_with(BrokerError(f"{self._address}: {why}", hint=hint))
+    def _fail(self, why: str) -> None:
+        self._fail_with(BrokerError(f"{self._address}: {why}", hint="connect again"))
 
     def _fail_with(self, error: BrokerError) -> None:
         self._failure = self._failure or error
@@ -292,7 +292,7 @@ class AmqpLink(Closing):
         """Fail with the broker's condition at the end of a link or session, or of the `whole` connection."""
         if not self._heard.startswith(_HEADERS):
             error = sockets.wrong_protocol_error("amqp", self._heard, tls=self._address.tls)
-            self._fail(error.message, hint=error.hint or "")
+            self._fail_with(sockets.named(self._address, error))
         elif condition is None:
             self._fail_lost(BrokerError(f"{self._address}: the connection is lost", hint="connect again"))
         else:

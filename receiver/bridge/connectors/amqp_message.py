@@ -14,7 +14,7 @@ from itertools import accumulate
 from types import NoneType
 from typing import Any, NamedTuple
 
-from receiver.bridge.connectors import NON_PERSISTENT, UNREAD, Header
+from receiver.bridge.connectors import NON_PERSISTENT, UNREAD, Header, unfit_error
 from receiver.bridge.connectors.amqp_link import proton
 from receiver.bridge.connectors.amqp_sections import (
     ANNOTATIONS,
@@ -31,7 +31,7 @@ from receiver.bridge.connectors.amqp_sections import (
     sections_of,
     value_of,
 )
-from receiver.errors import MessageRefusedError, MessageUnfitError
+from receiver.errors import MessageRefusedError
 from receiver.store.messages import Message, Property
 
 _KINDS = {VALUE: "amqp-value", SEQUENCE: "amqp-sequence"}
@@ -242,7 +242,7 @@ def encoded(message: Message) -> bytes:
     try:
         return b"".join(_encoded(message))
     except WRONG as error:
-        raise MessageUnfitError(f"a message can't be sent by AMQP: {error}", hint="leave it out") from error
+        raise unfit_error("AMQP", str(error), hint="leave it out") from error
 
 
 def _encoded(message: Message) -> Iterator[bytes]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from receiver.bridge.connectors import DUPLICATE_ID, UNREAD, Header, check_body
-from receiver.errors import MessageUnfitError
+from receiver.bridge.connectors import DUPLICATE_ID, UNREAD, Header, check_body, unfit_error
 from receiver.store.messages import Message, Property
 
 _JMS_NAMES = (Header.CORRELATION_ID, Header.REPLY_TO, Header.JMS_TYPE)
@@ -80,7 +79,7 @@ def _value_of(value: Property) -> bytes | None:
 def _checked(name: str) -> str:
     _bytes_of(name)
     if "\0" in name:  # the client's library would cut it off there
-        raise _inexpressible_error(name)
+        raise unfit_error("Kafka", f"{name!r:.80} in a property or header")
     return name
 
 
@@ -88,10 +87,4 @@ def _bytes_of(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise _inexpressible_error(text) from error
-
-
-def _inexpressible_error(text: str) -> MessageUnfitError:
-    return MessageUnfitError(
-        f"a message can't be sent by Kafka: {text!r:.80} in a property or header", hint="send it by AMQP"
-    )
+        raise unfit_error("Kafka", f"{text!r:.80} in a property or header") from error

@@ -5,12 +5,13 @@ from __future__ import annotations
 import socket
 import ssl
 from errno import EMFILE, ENFILE
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from receiver.bridge.connectors.address import PORTS, BrokerAddress
 from receiver.bridge.options import Tls
 from receiver.errors import BrokerError, BrokerRefusedError, SettingsError
 
+_E = TypeVar("_E", bound=BrokerError)
 ANSWER_SECS = 30.0
 """How long a broker may neither answer nor accept bytes before it counts as lost."""
 CLOSE_SECS = 5.0
@@ -97,6 +98,11 @@ def wrong_protocol_error(protocol: str, said: bytes, *, tls: bool = False) -> Br
     else:
         hint = f"name its port for {expected}, by default {PORTS[protocol]}"
     return BrokerError(problem, hint=hint)
+
+
+def named(address: BrokerAddress, error: _E) -> _E:
+    """The error, with the address before its message."""
+    return type(error)(f"{address}: {error.message}", hint=error.hint)
 
 
 def failure(address: BrokerAddress, error: Exception, what: str = "can't be reached") -> BrokerError:

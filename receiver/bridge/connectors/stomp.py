@@ -14,6 +14,7 @@ from functools import cache
 from receiver.bridge.connectors import Delivery
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.products import Product
+from receiver.bridge.connectors.sockets import named
 from receiver.bridge.connectors.stomp_message import Frame, decoded, encoded_headers
 from receiver.bridge.connectors.stomp_session import StompSession
 from receiver.closing import Closing
@@ -68,7 +69,7 @@ class StompSource(Closing):
                     self._check_topic(came)
                     taken.append(Delivery(decoded(came, self.product), came.headers.get("ack", "")))
                 except MessageRefusedError as error:
-                    self._refused = self._session.named(error)
+                    self._refused = named(self._session.address, error)
         if self._refused is not None and not taken:
             raise copy(self._refused)
         return taken

@@ -9,10 +9,18 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from receiver.bridge.connectors import NON_PERSISTENT, UNREAD, Header, check_body, number_in, too_large_error
+from receiver.bridge.connectors import (
+    NON_PERSISTENT,
+    UNREAD,
+    Header,
+    check_body,
+    number_in,
+    too_large_error,
+    unfit_error,
+)
 from receiver.bridge.connectors.products import Product, StompDialect
 from receiver.bridge.connectors.sockets import wrong_protocol_error
-from receiver.errors import BrokerError, MessageRefusedError, MessageUnfitError
+from receiver.errors import BrokerError, MessageRefusedError
 from receiver.store.messages import Message, Property
 
 _JMS_NAMES = {
@@ -112,7 +120,7 @@ def encoded_headers(message: Message, dialect: StompDialect = _PLAIN) -> dict[st
     own = PROTOCOLS_OWN | dialect.own_headers
     headers = {name: _text(value) for name, value in properties if value is not None and name not in own}
     if "" in headers:  # ActiveMQ Classic reads no headers behind such a one
-        raise MessageUnfitError("a message can't be sent by STOMP: a property without a name", hint="send it by AMQP")
+        raise unfit_error("STOMP", "a property without a name")
     said = message.headers
     for name, jms_name in (*_JMS_NAMES.items(), *_SET_BY_FEW.items()):
         if jms_name in said:
@@ -123,7 +131,7 @@ def encoded_headers(message: Message, dialect: StompDialect = _PLAIN) -> dict[st
         _check_text(text)
     headers["persistent"] = "false" if said.get(Header.DELIVERY_MODE) == NON_PERSISTENT else "true"
     if message.is_text and not _is_utf8(message.body):
-        raise MessageUnfitError("a message can't be sent by STOMP: its text isn't UTF-8", hint="send it as bytes")
+        raise unfit_error("STOMP", "its text isn't UTF-8", hint="send it as bytes")
     # Text with a zero byte can't be sent as text: a frame without a length ends there.
     if not message.is_text or b"\0" in message.body:
         headers["content-length"] = str(len(message.body))
@@ -133,9 +141,7 @@ def encoded_headers(message: Message, dialect: StompDialect = _PLAIN) -> dict[st
 def _check_text(text: str) -> None:
     """Raise `MessageUnfitError` for text that the protocol would change on the way, so that two ids might become one."""
     if "\0" in text or (not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text)):
-        raise MessageUnfitError(
-            f"a message can't be sent by STOMP: {text!r:.80} in a property or header", hint="send it by AMQP"
-        )
+        raise unfit_error("STOMP", f"{text!r:.80} in a property or header")
 
 
 def _text(value: Property) -> str:

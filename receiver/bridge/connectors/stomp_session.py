@@ -13,7 +13,7 @@ from contextlib import suppress
 from copy import copy
 from functools import partial
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any
 
 from receiver.bridge.connectors import sockets
 from receiver.bridge.connectors.address import BrokerAddress
@@ -22,7 +22,6 @@ from receiver.bridge.connectors.stomp_message import ANSWER_BYTES, Frame, FrameR
 from receiver.closing import Mutex
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, SettingsError
 
-_E = TypeVar("_E", bound=BrokerError)
 _VERSION = "1.2"
 _HEARTBEAT_MS = 10_000
 """The interval of heartbeats on each side, unless the broker wants a longer one."""
@@ -138,13 +137,13 @@ class StompSession:
             while (frame := self._frames.read()) is not None:
                 self._handle(frame)
         except BrokerError as broken:
-            error, is_cut = self.named(broken), False
+            error, is_cut = sockets.named(self.address, broken), False
         except Exception as broken:  # noqa: BLE001 - otherwise the waiting threads would wait for ever
             error, is_cut = sockets.failure(self.address, broken, "is lost"), isinstance(broken, ConnectionError)
         else:
             has_met = self.product is not _UNKNOWN
             silent = sockets.wrong_protocol_error("stomp", b"", tls=self.address.tls)
-            error = self._lost_error("the connection has ended") if has_met else self.named(silent)
+            error = self._lost_error("the connection has ended") if has_met else sockets.named(self.address, silent)
             is_cut = True
         self._break(error, is_cut=is_cut)
 
@@ -258,12 +257,8 @@ class StompSession:
             selector.register(self._socket, event)
             return bool(selector.select(secs))
 
-    def named(self, error: _E) -> _E:
-        """The error, with the address before its message."""
-        return type(error)(f"{self.address}: {error.message}", hint=error.hint)
-
     def _refuse(self, error: MessageRefusedError) -> None:
-        self._messages.append(self.named(error))
+        self._messages.append(sockets.named(self.address, error))
         self._wake()
 
     def _lost_error(self, why: str) -> BrokerError:
