@@ -37,6 +37,8 @@ from receiver.testing.world import Came, Ended, Event, Strike, Struck, World
 
 IDLE_SECS = 30
 """How long a program may make no call. Only the main thread is watched."""
+_AT_ONCE_SECS = 1e-6
+"""0 would stop a timer."""
 _LOOK_SECS = 0.1
 """How often to look whether a process that says nothing still runs."""
 _OWN_PLACE = "give consume and effects a second argument, story, and keep each story's effects in a place of its own"
@@ -369,20 +371,21 @@ def _line_of(task: asyncio.Task[Any]) -> str:
 
 @contextmanager
 def _alarm(current: Run, secs: float) -> Iterator[None]:
-    """Stops the main thread by a signal: if the program makes no call for long, or another of its threads has crashed."""
+    """Within it, a timer's signal crashes the main thread: once the program has made no call for `secs`, or another of its threads
+    has crashed."""
     main = threading.main_thread()
     is_free = hasattr(signal, "SIGALRM") and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
     if threading.current_thread() is not main or not is_free:
         yield
         return
-    calls, on_crash, is_set, changing = -1, current.on_crash, True, threading.Lock()
+    on_crash, calls, is_over, ending = current.on_crash, -1, False, threading.Lock()
 
     def ring(*_: object) -> None:
         nonlocal calls
-        if current.asking is main or not is_set:
+        if is_over or current.asking is main:
             return
         if current.crash:
-            signal.setitimer(signal.ITIMER_REAL, secs, secs)  # it may clean up now
+            signal.setitimer(signal.ITIMER_REAL, secs, secs)  # until then it may clean up
             raise current.crash
         if current.calls == calls:
             current.meet(_idle())
@@ -390,11 +393,10 @@ def _alarm(current: Run, secs: float) -> Iterator[None]:
 
     def crash_in_main_too() -> None:
         on_crash()
-        with changing:  # if the handler were gone meanwhile, the signal would end this process
-            if is_set and threading.current_thread() is not main:
-                signal.raise_signal(signal.SIGALRM)  # Python runs its handler in the main thread
-                # A main thread that waits isn't woken by that, nor by one that comes just before it begins to wait.
-                signal.setitimer(signal.ITIMER_REAL, _LOOK_SECS, _LOOK_SECS)
+        with ending:  # once the handler is gone, the signal would end this process
+            if not is_over and threading.current_thread() is not main:
+                # Again and again, because a signal just before the main thread begins to wait doesn't wake it.
+                signal.setitimer(signal.ITIMER_REAL, _AT_ONCE_SECS, _LOOK_SECS)
 
     current.on_crash = crash_in_main_too
     signal.signal(signal.SIGALRM, ring)
@@ -402,8 +404,8 @@ def _alarm(current: Run, secs: float) -> Iterator[None]:
     try:
         yield
     finally:
-        with changing:
-            is_set = False
+        with ending:
+            is_over = True
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
