@@ -19,10 +19,11 @@ connected. After a `BrokerError` it can't be used any more: its user closes it a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from receiver.bridge.connectors.address import BrokerAddress
@@ -33,6 +34,7 @@ from receiver.store.messages import Message
 from receiver.store.positions import Advance, Positions
 
 _T = TypeVar("_T")
+_LOGGER = logging.getLogger("receiver.bridge")
 BATCH_BYTES = 16 << 20
 """A batch ends once its bodies have so many bytes: this bounds memory."""
 DUPLICATE_ID = "_AMQ_DUPL_ID"
@@ -235,6 +237,12 @@ class TurnSink(Protocol):
 
     def close(self) -> None:
         """Close the connection. Never raises."""
+
+
+@cache
+def warn_once(text: str) -> None:
+    """Log a warning once, and not at each connection or message."""
+    _LOGGER.warning("%s", text)
 
 
 def too_large_error(which: str, size: str, most_bytes: int) -> MessageRefusedError:

@@ -12,12 +12,11 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from hashlib import blake2b
 from typing import Any
 from urllib.parse import quote
 
-from receiver.bridge.connectors import Delivery
+from receiver.bridge.connectors import Delivery, warn_once
 from receiver.bridge.connectors.address import STREAM_POSITION, BrokerAddress, offset_of
 from receiver.bridge.connectors.amqp import AmqpSource
 from receiver.bridge.connectors.amqp_link import AmqpLink, proton
@@ -343,21 +342,15 @@ def _check_queue(address: BrokerAddress) -> None:
         arguments = queue.get("arguments") or {}
         limit = int(arguments.get("x-delivery-limit", _DELIVERY_LIMIT))
         if limit >= 0 and "x-dead-letter-exchange" not in arguments:
-            _warn_of_limit(str(address), limit)
+            warn_once(
+                f"{address} drops a message once more than {limit} connections have ended while holding it, unless a policy says "
+                "otherwise: declare the queue with x-delivery-limit -1, or give it a dead-letter exchange"
+            )
     if queue["type"] == "stream":
         raise BrokerRefusedError(
             f"{address} is a stream, of which only what is sent from now on would come",
             hint=f"write {replace(address, is_stream=True)}",
         )
-
-
-@cache  # so that it warns once, and not at each connection
-def _warn_of_limit(address: str, limit: int) -> None:
-    _LOGGER.warning(
-        "%s drops a message once more than %d connections have ended while holding it, unless a policy says otherwise: declare "
-        "the queue with x-delivery-limit -1, or give it a dead-letter exchange",
-        *(address, limit),
-    )
 
 
 def _digest_of(data: bytes) -> str:

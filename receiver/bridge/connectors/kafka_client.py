@@ -6,9 +6,9 @@ import logging
 import time
 from concurrent.futures import wait
 from contextlib import suppress
-from functools import cache
 from typing import Any, NamedTuple
 
+from receiver.bridge.connectors import warn_once
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.nodes import first_of
 from receiver.bridge.connectors.sockets import ALERT, ANSWER_SECS, CLOSE_SECS, alert_error, connected, port_hint
@@ -148,16 +148,11 @@ class TopicLookup:
         with suppress(KafkaException, TimeoutError, KeyError):
             (asked,) = self._admin.describe_configs([topic], request_timeout=CLOSE_SECS).values()
             if "compact" in str(asked.result(CLOSE_SECS)["cleanup.policy"].value):
-                _warn(f"{self._address} is compacted (cleanup.policy): Kafka deletes {what}")
+                warn_once(f"{self._address} is compacted (cleanup.policy): Kafka deletes {what}")
 
     def _note(self, error: Any) -> None:
         if error.code() in _REFUSALS or ALERT in (error.str() or ""):
             self._errors.append(error_of(self._address, error))
-
-
-@cache  # so that it warns once, and not at each connection
-def _warn(text: str) -> None:
-    _LOGGER.warning(text)
 
 
 def cluster_at(address: BrokerAddress) -> str:

@@ -6,12 +6,10 @@ message, with one receipt. Each sent message asks for a receipt, which the broke
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from copy import copy
-from functools import cache
 
-from receiver.bridge.connectors import Delivery
+from receiver.bridge.connectors import Delivery, warn_once
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.products import Product
 from receiver.bridge.connectors.sockets import named
@@ -21,7 +19,6 @@ from receiver.closing import Closing
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, SettingsError
 from receiver.store.messages import Message
 
-_LOGGER = logging.getLogger("receiver.bridge")
 _SUBSCRIPTION = "receiver"
 _AT_ONCE_BYTES = 4 << 20
 """`take` gives no more messages once their bodies have so many bytes: a thousand that came ahead may be too large for one batch."""
@@ -56,30 +53,30 @@ class StompSource(Closing):
         taken: list[Delivery] = []
         taken_bytes = 0
         while len(taken) < at_most and taken_bytes < _AT_ONCE_BYTES and self._refused is None:
-            came = self._session.next_message(wait_secs=0 if taken else wait_secs)
-            if came is None:
-                break
-            if isinstance(came, MessageRefusedError):
-                self._refused = came
-            else:
+            try:
+                came = self._session.next_message(wait_secs=0 if taken else wait_secs)
+                if came is None:
+                    break
                 taken_bytes += len(came.body)
-                if not came.body and "content-length" not in came.headers and self.product.stomp.empties_bodies:
-                    _warn_of_empty_body(str(self._session.address), self.product.name)
-                try:
-                    self._check_topic(came)
-                    taken.append(Delivery(decoded(came, self.product), came.headers.get("ack", "")))
-                except MessageRefusedError as error:
-                    self._refused = named(self._session.address, error)
+                taken.append(self._delivery(came))
+            except MessageRefusedError as error:
+                self._refused = named(self._session.address, error)
         if self._refused is not None and not taken:
             raise copy(self._refused)
         return taken
 
-    def _check_topic(self, came: Frame) -> None:
+    def _delivery(self, came: Frame) -> Delivery:
         topic = came.headers.get("destination", "")
         if not topic.endswith(self._topic):
             raise MessageRefusedError(
                 f"the subscription is one of another topic, {topic}", hint="choose another name: ?subscription=NAME"
             )
+        if not came.body and "content-length" not in came.headers and self.product.stomp.empties_bodies:
+            warn_once(
+                f"{self._session.address}: a message came without a body, as {self.product.name} sends JMS maps, streams and "
+                "objects by STOMP, whatever they have in them: take such messages by AMQP"
+            )
+        return Delivery(decoded(came, self.product), came.headers.get("ack", ""))
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         self.begin_acknowledging(deliveries)()
@@ -143,15 +140,6 @@ class StompSink(Closing):
 
     def close(self) -> None:
         self._session.close()
-
-
-@cache  # so that it warns once, and not at each message
-def _warn_of_empty_body(address: str, product: str) -> None:
-    _LOGGER.warning(
-        "%s: a message came without a body, as %s sends JMS maps, streams and objects by STOMP, whatever they have in them: "
-        "take such messages by AMQP",
-        *(address, product),
-    )
 
 
 def _is_stream(address: BrokerAddress, product: Product) -> bool:

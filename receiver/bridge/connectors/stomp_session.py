@@ -71,7 +71,7 @@ class StompSession:
         """When the broker last sent more than a heartbeat."""
         self._sending = Mutex()
         self._touching = Mutex()  # TLS isn't safe for two threads
-        self._frames = FrameReader(self._more, self._refuse, max_body_bytes=max_body_bytes)
+        self._frames = FrameReader(self._more, self._add, max_body_bytes=max_body_bytes)
         self._socket = sockets.connected(address)
         self._threads: list[threading.Thread] = []
         self._start(self._read)
@@ -87,12 +87,15 @@ class StompSession:
         if self._broken is not None:
             raise copy(self._broken)  # so that each caller has a traceback of its own
 
-    def next_message(self, *, wait_secs: float) -> Frame | MessageRefusedError | None:
-        """The next message, or why it can't be taken; None if none comes in `wait_secs`."""
+    def next_message(self, *, wait_secs: float) -> Frame | None:
+        """The next message; None if none comes in `wait_secs`. Raises `MessageRefusedError` if it can't be taken."""
         with self._lock:
             self._changed.wait_for(lambda: self._messages or self._broken, wait_secs)
             self.check()
-            return self._messages.popleft() if self._messages else None
+            came = self._messages.popleft() if self._messages else None
+        if isinstance(came, MessageRefusedError):
+            raise came
+        return came
 
     def ask(self, *frames: Frame) -> None:
         """Send these frames, and wait until the broker has given a receipt for each of them.
@@ -149,8 +152,7 @@ class StompSession:
 
     def _handle(self, frame: Frame) -> None:
         if frame.command == "MESSAGE":
-            self._messages.append(frame)
-            self._wake()
+            self._add(frame)
         elif frame.command == "RECEIPT":
             self._given.add(frame.headers.get("receipt-id"))
             while (following := str(self.confirmed + 1)) in self._given:
@@ -161,6 +163,10 @@ class StompSession:
             self._agree(frame.headers)
         else:
             self._break(self._error_of(frame))
+
+    def _add(self, came: Frame | MessageRefusedError) -> None:
+        self._messages.append(came)
+        self._wake()
 
     def _agree(self, headers: Mapping[str, str]) -> None:
         if (version := headers.get("version", "1.0")) != _VERSION:
@@ -256,10 +262,6 @@ class StompSession:
         with selectors.DefaultSelector() as selector:
             selector.register(self._socket, event)
             return bool(selector.select(secs))
-
-    def _refuse(self, error: MessageRefusedError) -> None:
-        self._messages.append(sockets.named(self.address, error))
-        self._wake()
 
     def _lost_error(self, why: str) -> BrokerError:
         return BrokerError(f"{self.address}: {why}", hint="connect again")
