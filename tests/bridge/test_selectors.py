@@ -57,5 +57,5 @@ def test_what_is_no_condition_is_refused(running_artemis, protocol):
 
 @pytest.mark.quick
 def test_what_is_sent_can_not_be_selected():
-    with pytest.raises(SettingsError, match="for sources only"):
+    with pytest.raises(SettingsError, match="selector is for where messages come from"):
         sink_of(BrokerAddress.parse("amqp://h/orders" + RED))

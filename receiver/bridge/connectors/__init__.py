@@ -276,7 +276,7 @@ def source_of(
     address = address if isinstance(address, BrokerAddress) else BrokerAddress.parse(address)
     if durable:
         check_durable(address)
-    if most_ahead is not None and (address.protocol == "kafka" or address.is_stream):
+    if most_ahead is not None and address.keeps_what_is_taken:
         raise SettingsError(
             f"{address}: most_ahead is for a queue, whose messages go to one consumer", hint="leave it out"
         )
@@ -294,6 +294,7 @@ def source_factory(address: BrokerAddress, max_body_bytes: int | None = None) ->
         max_body_bytes = BridgeSettings().max_body_bytes
     elif max_body_bytes < 0:
         raise SettingsError(f"the largest body can't have {max_body_bytes} bytes", hint="give 0 or more")
+    address.check_options()
     connectors = connectors_of(address)
     make = partial(connectors.source, max_body_bytes=max_body_bytes)
     return ConnectionFactory(Nodes(address, connectors.identity_at), make)
@@ -346,10 +347,9 @@ def sink_factory(address: BrokerAddress) -> ConnectionFactory[OpenSink]:
 
 
 def _factory_to(address: BrokerAddress, make: Callable[[BrokerAddress], _T]) -> ConnectionFactory[_T]:
-    if address.subscription is not None or address.selector is not None:
-        raise SettingsError(f"{address}: the options behind ? are for sources only", hint="leave them out")
     if address.is_stream:
         raise SettingsError(f"{address}: a target isn't named as a stream", hint="write /queue/NAME")
+    address.check_options(of_target=True)
     return ConnectionFactory(Nodes(address, lambda at: connectors_of(at).identity_at(at)), make)
 
 

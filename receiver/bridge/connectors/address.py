@@ -36,6 +36,9 @@ _KAFKA_OPTIONS = {
 }
 _STREAM_OPTIONS = {"start": _KAFKA_OPTIONS["start"], "lost": "OFFSET", "vhost": "NAME"}
 """The options that may follow ?, and the form of their values."""
+_OF_SOURCES = {"subscription", "selector", "group", "start", "lost", "session"}
+_OF_TARGETS = {"transactions"}
+"""Options that only one end of a bridge has."""
 
 STREAM_POSITION = "next"
 """The name of a stream's position. Its value is the offset behind the last message taken, a space, and that message's digest."""
@@ -200,6 +203,21 @@ class BrokerAddress:
             raise SettingsError(f"{self}: transactions is yes or no")
         return self.protocol == _KAFKA and wanted == "yes"
 
+    def check_options(self, *, of_target: bool = False) -> None:
+        """Raise `SettingsError` for an option that only a target has; or only a source, if it is `of_target`."""
+        if unfit := self._given.keys() & (_OF_SOURCES if of_target else _OF_TARGETS):
+            direction = "come from" if of_target else "go"
+            raise SettingsError(
+                f"{self}: {', '.join(sorted(unfit))} is for where messages {direction}", hint="leave it out"
+            )
+
+    @property
+    def _given(self) -> dict[str, str]:
+        """The options behind `?`."""
+        subscription = "group" if self.protocol == _KAFKA else "subscription"
+        given = {subscription: self.subscription, "selector": self.selector, "vhost": self.vhost, **self.options}
+        return {name: value for name, value in given.items() if value is not None}
+
     def with_password(self, password: str | None) -> Self:
         """The address with this password. Unchanged if that is None, or if the address has a password. `SettingsError` for one that
         no protocol can express: a variable of the environment may hold any bytes."""
@@ -220,11 +238,9 @@ class BrokerAddress:
     def __str__(self) -> str:
         """The address without its password."""
         user = "" if self.user is None else f"{quote(self.user, safe='')}@"
-        is_kafka = self.protocol == _KAFKA
-        kind = "" if is_kafka else "topic/" if self.is_topic else "stream/" if self.is_stream else "queue/"
-        given = {"group" if is_kafka else "subscription": self.subscription, "selector": self.selector}
-        given |= {"vhost": self.vhost, **self.options}
-        options = "&".join(f"{name}={quote(value, safe='')}" for name, value in given.items() if value is not None)
+        kind = "topic/" if self.is_topic else "stream/" if self.is_stream else "queue/"
+        kind = "" if self.protocol == _KAFKA else kind
+        options = "&".join(f"{name}={quote(value, safe='')}" for name, value in self._given.items())
         more = f"?{options}" if options else ""
         return f"{self.protocol}{'s' * self.tls}://{user}{self.hosts}/{kind}{quote(self.name, safe='/')}{more}"
 

@@ -60,8 +60,6 @@ class KafkaSource(Closing):
 
     def __init__(self, address: BrokerAddress, *, max_body_bytes: int) -> None:
         check_durable(address)
-        if "transactions" in address.options:
-            raise SettingsError(f"{address}: transactions is for where messages go")
         self.positions_of = address.positions_of
         self._address = address
         self._max_body_bytes = max_body_bytes

@@ -17,7 +17,7 @@ from receiver.bridge.connectors.kafka_client import Consumer, KafkaError, KafkaE
 from receiver.bridge.connectors.kafka_message import encoded
 from receiver.bridge.connectors.sockets import ANSWER_SECS, CLOSE_SECS, no_answer_error
 from receiver.closing import Closing
-from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, MessageUnfitError, SettingsError
+from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, MessageUnfitError
 from receiver.store.messages import Message
 
 _POLL_SECS = 0.1
@@ -49,8 +49,6 @@ class _Producing(Closing):
     """Errors of a client as a whole, after which it must be made anew."""
 
     def __init__(self, address: BrokerAddress) -> None:
-        if unknown := address.options.keys() - {"mechanism", "transactions"}:
-            raise SettingsError(f"{address}: {', '.join(sorted(unknown))} is for where messages come from")
         self._address = address
         self._failure: BrokerError | None = None
         """The error that has ended the client as a whole."""
