@@ -40,8 +40,8 @@ _RING = "is both source and target, so each message would come back"
 _MIXED = "is for messages and for duplicates, so nobody could tell them apart"
 _MOST_AT_ONCE = 50
 """The most messages that one of several consumers takes at once for a function of single messages."""
-_MOST_BY_STOMP = 5
-"""The limit for STOMP: its prefetch is fixed at the subscription, so it must suit slow functions too."""
+_MOST_AHEAD = 5
+"""The limit if the prefetch is fixed at the subscription: then it must suit slow functions too."""
 _TARGETS = "write file:PATH, - for standard output, stomp://..., amqp://... or kafka://..., or python:MODULE:FUNCTION"
 
 
@@ -329,8 +329,9 @@ def _several(
     if paces:
         settings = replace(settings, max_batch_size=min(settings.max_batch_size, _MOST_AT_ONCE))
     most_ahead = settings.max_batch_size
-    if paces and isinstance(connect, ConnectionFactory) and connect.nodes.address.protocol == "stomp":
-        most_ahead = min(most_ahead, _MOST_BY_STOMP)
+    ours = connectors.connectors_of(connect.nodes.address) if isinstance(connect, ConnectionFactory) else None
+    if paces and ours is not None and ours.is_prefetch_fixed:
+        most_ahead = min(most_ahead, _MOST_AHEAD)
     inbox = Inbox(address, domain_id=receiver.domain_id, target=target.name, store_settings=options.store_settings)
     bridges = []
     for number in range(count):

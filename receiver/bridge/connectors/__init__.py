@@ -20,7 +20,7 @@ connected. After a `BrokerError` it can't be used any more: its user closes it a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -325,14 +325,12 @@ def unfit_error(protocol: str, why: str, *, hint: str = "send it by AMQP") -> Me
 
 def check_carried(address: BrokerAddress, *properties: str) -> None:
     """Raise `SettingsError` for a property name that the protocol uses for a header of its own."""
-    if address.protocol != "stomp":
-        return
-    from receiver.bridge.connectors.stomp_message import PROTOCOLS_OWN
-
+    own = connectors_of(address).own_headers
     for name in properties:
-        if name in PROTOCOLS_OWN:
+        if name in own:
             raise SettingsError(
-                f"STOMP has a header {name} of its own, so no property of that name comes", hint="name another"
+                f"{address.protocol.upper()} has a header {name} of its own, so no property of that name comes",
+                hint="name another",
             )
 
 
@@ -369,6 +367,10 @@ class Connectors(NamedTuple):
     sink: Callable[..., OpenSink]
     identity_at: Callable[[BrokerAddress], str]
     """Gives what all nodes of a cluster have in common: the product or, with Kafka, the cluster's id."""
+    own_headers: Collection[str] = ()
+    """Headers of the protocol that a message has beside its properties, so that no property of such a name comes."""
+    is_prefetch_fixed: bool = False
+    """Whether a source can't change how many messages come ahead of acknowledgements."""
 
 
 def connectors_of(address: BrokerAddress) -> Connectors:
@@ -376,9 +378,10 @@ def connectors_of(address: BrokerAddress) -> Connectors:
     match address.protocol:
         case "stomp":
             from receiver.bridge.connectors.stomp import StompSink, StompSource
+            from receiver.bridge.connectors.stomp_message import PROTOCOLS_OWN
             from receiver.bridge.connectors.stomp_session import product_at
 
-            return Connectors(StompSource, StompSink, product_at)
+            return Connectors(StompSource, StompSink, product_at, PROTOCOLS_OWN, is_prefetch_fixed=True)
         case "amqp":
             from receiver.bridge.connectors.amqp import AmqpSink
             from receiver.bridge.connectors.amqp_link import product_at
