@@ -312,9 +312,9 @@ def _run_and_tell(program: Program, pipe: Connection, story: str) -> None:
 def _consume(program: Program, current: Run, story: str) -> object:
     """Run the program to its end. Returns the thread or task in which it ran."""
     if program.is_async:
-        with _alarm(current, 2 * IDLE_SECS):  # the loop itself notices most, and says where
+        with _Alarm(current, 2 * IDLE_SECS):  # the loop itself notices most, and says where
             return asyncio.run(_consume_in_loop(program, current, story))
-    with _alarm(current, IDLE_SECS):
+    with _Alarm(current, IDLE_SECS):
         given = _called(program.consume, [FlakyBroker(current)], story)
     if inspect.iscoroutine(given):
         given.close()
@@ -369,45 +369,53 @@ def _line_of(task: asyncio.Task[Any]) -> str:
     return line
 
 
-@contextmanager
-def _alarm(current: Run, secs: float) -> Iterator[None]:
+class _Alarm:
     """Within it, a timer's signal crashes the main thread: once the program has made no call for `secs`, or another of its threads
-    has crashed."""
-    main = threading.main_thread()
-    is_free = hasattr(signal, "SIGALRM") and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
-    if threading.current_thread() is not main or not is_free:
-        yield
-        return
-    on_crash, calls, is_over, ending = current.on_crash, -1, False, threading.Lock()
+    has crashed. Does nothing in another thread, and if the signal has another use."""
 
-    def ring(*_: object) -> None:
-        nonlocal calls
-        if is_over or current.asking is main:
+    def __init__(self, current: Run, secs: float) -> None:
+        self._current = current
+        self._secs = secs
+        self._calls = -1
+        """How many calls there had been when it rang last."""
+        self._on_crash = current.on_crash
+        self._is_set = False
+        self._changing = threading.Lock()
+
+    def __enter__(self) -> None:
+        is_free = hasattr(signal, "SIGALRM") and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+        if threading.current_thread() is threading.main_thread() and is_free:
+            self._is_set = True
+            self._current.on_crash = self._crash_in_main_too
+            signal.signal(signal.SIGALRM, self._ring)
+            signal.setitimer(signal.ITIMER_REAL, self._secs, self._secs)
+
+    def __exit__(self, *_error: object) -> None:
+        if self._is_set:
+            with self._changing:
+                self._is_set = False
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+    def _ring(self, *_: object) -> None:
+        """Called in the main thread, amid whatever that does."""
+        current = self._current
+        if not self._is_set or current.asking is threading.main_thread():
             return
         if current.crash:
-            signal.setitimer(signal.ITIMER_REAL, secs, secs)  # until then it may clean up
+            signal.setitimer(signal.ITIMER_REAL, self._secs, self._secs)  # until then it may clean up
             raise current.crash
-        if current.calls == calls:
+        if current.calls == self._calls:
             current.meet(_idle())
-        calls = current.calls
+        self._calls = current.calls
 
-    def crash_in_main_too() -> None:
-        on_crash()
-        with ending:  # once the handler is gone, the signal would end this process
-            if not is_over and threading.current_thread() is not main:
+    def _crash_in_main_too(self) -> None:
+        """Called in the thread that crashes."""
+        self._on_crash()
+        with self._changing:  # once the handler is gone, the signal would end this process
+            if self._is_set and threading.current_thread() is not threading.main_thread():
                 # Again and again, because a signal just before the main thread begins to wait doesn't wake it.
                 signal.setitimer(signal.ITIMER_REAL, _AT_ONCE_SECS, _LOOK_SECS)
-
-    current.on_crash = crash_in_main_too
-    signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, secs, secs)
-    try:
-        yield
-    finally:
-        with ending:
-            is_over = True
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
 def _idle() -> Strike:
