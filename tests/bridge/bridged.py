@@ -171,7 +171,7 @@ class Route:
         if self.kind == "file":
             target: Any = FileTarget(self.file)
             append = target._append
-            target._append = lambda lines, sync: self._halved(lambda half: append(half, sync=sync), lines)
+            target._append = lambda lines: self._halved(append, lines)
         elif self.kind == "queue":
             target = BrokerTarget("amqp://memory/out", self._sink, IdRule(), adds_duplicate_ids=mode.detects)
         elif self.kind == "topic":

@@ -93,24 +93,34 @@ class FileTarget:
 
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
         lines = b"".join(message.json_line() for message in messages)
-        before = None
+        if lease is None:
+            return self._delivered_unkept(messages, lines)
+        file, before = self._file, self._length
+        assert file is not None  # noqa: S101 - it was made ready
         try:
-            if lease is None and not self._is_as_left():
+            self._append(lines)
+            os.fsync(file.fileno())
+        except OSError as error:
+            with suppress(OSError):  # on a full disk, cut off the part that was written
+                file.truncate(before)
+            raise self._error(error) from error
+        self._save(lease)
+        return Outcome.all_of(messages)
+
+    def _delivered_unkept(self, messages: Sequence[Received], lines: bytes) -> Outcome:
+        """Deliver messages that no store keeps."""
+        begun = None
+        try:
+            if not self._is_as_left():
                 self._open()
                 if self._ends_in_mid_line():  # a bridge died there, or the disk was full
-                    self._append(b"\n", sync=False)
-            before = self._length
-            self._append(lines, sync=lease is not None)
+                    self._append(b"\n")
+            begun = self._length
+            self._append(lines)
         except OSError as error:
-            written = 0 if before is None else self._length - before
-            if lease is None:  # what a full disk has taken isn't written again
-                return Outcome(list(range(lines[:written].count(b"\n"))), error=self._error(error))
-            if self._file is not None:
-                with suppress(OSError):  # on a full disk, cut off the part that was written
-                    self._file.truncate(self._length - written)
-            raise self._error(error) from error
-        if lease is not None:
-            self._save(lease)
+            written = 0 if begun is None else self._length - begun
+            delivered = lines[:written].count(b"\n")  # what a full disk has taken isn't written again
+            return Outcome(list(range(delivered)), error=self._error(error))
         return Outcome.all_of(messages)
 
     def close(self) -> None:
@@ -118,12 +128,8 @@ class FileTarget:
             self._file.close()
             self._file = None
 
-    def _append(self, lines: bytes, *, sync: bool) -> None:
-        file = self._file
-        assert file is not None  # noqa: S101 - it was made ready
+    def _append(self, lines: bytes) -> None:
         write_all(self._write, lines)
-        if sync:
-            os.fsync(file.fileno())
         self._tail = (self._tail + lines[-_TAIL_BYTES:])[-_TAIL_BYTES:]
 
     def _write(self, piece: memoryview) -> int:
