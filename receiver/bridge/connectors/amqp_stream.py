@@ -82,9 +82,6 @@ class AmqpStreamSource(Closing):
         self._digest = ""
         """The digest of the last message taken; empty if not known, as in a position of an older version."""
         self._reader: _Reader | None = None
-        self._attached_secs = 0.0
-        self._is_proved = self._may_leave_out = False
-        """Whether the reader's first message has come, and whether it was the last one taken."""
         with _Question(address) as question:
             kind = question.queue_type()
         if kind != "stream":
@@ -94,7 +91,8 @@ class AmqpStreamSource(Closing):
     @property
     def is_settling(self) -> bool:
         """Whether the last message taken is still to come again."""
-        return self._next is None or (self._next > 0 and not self._is_proved)
+        is_proved = self._reader is not None and self._reader.is_proved
+        return self._next is None or (self._next > 0 and not is_proved)
 
     def start(self, positions: Positions) -> None:
         if STREAM_POSITION not in positions.read():
@@ -109,7 +107,7 @@ class AmqpStreamSource(Closing):
             taken = self._accepted(reader, reader.take(at_most, wait_secs=max(0.0, until - time.monotonic())))
             if taken or (self._reader is not None and time.monotonic() >= until):
                 break
-        if self.is_settling and time.monotonic() - self._attached_secs > ANSWER_SECS:
+        if self._reader is not None and self.is_settling and time.monotonic() - reader.began_secs > ANSWER_SECS:
             self._look_for_the_end()
         return taken
 
@@ -139,8 +137,6 @@ class AmqpStreamSource(Closing):
     def _attach(self) -> _Reader:
         if self._next is None:
             self._next = self._beginning()
-        self._is_proved = self._may_leave_out = False
-        self._attached_secs = time.monotonic()
         spec = proton.ulong(max(0, self._next - 1))
         self._reader = _Reader(self._address, spec, max_body_bytes=self._max_body_bytes)
         return self._reader
@@ -164,16 +160,16 @@ class AmqpStreamSource(Closing):
         taken: list[Delivery] = []
         for delivery in came:
             number, offset, digest = delivery.token
-            if not self._is_proved:
+            if not reader.is_proved:
                 self._check_lost(self._next, offset)
                 if offset == self._next - 1:
                     self._check_same(self._next, digest)
-                self._is_proved = True
+                reader.is_proved = True
                 if offset < self._next:
-                    self._may_leave_out = True
+                    reader.may_leave_out = True
                     continue
             elif offset > self._next:
-                if not self._may_leave_out:
+                if not reader.may_leave_out:
                     self.close()
                     break
                 if offset > self._next + 1:  # a single missing offset is RabbitMQ's own, at the head of a segment
@@ -181,7 +177,7 @@ class AmqpStreamSource(Closing):
                         "%s: AMQP gets no messages for offsets %d to %d: notes of stream clients, or compressed batches",
                         *(self._address, self._next, offset - 1),
                     )
-            self._may_leave_out = False
+            reader.may_leave_out = False
             self._next, self._digest = offset + 1, digest
             taken.append(Delivery(delivery.message, (reader, number, f"{offset + 1} {digest}")))
         return taken
@@ -217,6 +213,11 @@ class _Reader(AmqpSource):
 
     def __init__(self, address: BrokerAddress, spec: Any, *, max_body_bytes: int) -> None:
         self._spec = spec
+        self.began_secs = time.monotonic()
+        self.is_proved = False
+        """Whether its first message has come, which shows whether those taken before are the stream's."""
+        self.may_leave_out = False
+        """Whether the message that came last was the last one taken, so that offsets behind it may have no message."""
         super().__init__(address, max_body_bytes=max_body_bytes)
 
     def _make_link(self) -> Any:
