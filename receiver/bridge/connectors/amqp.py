@@ -161,8 +161,9 @@ class AmqpSource(AmqpLink):
             self._settle()
 
     def _ask_for_more(self) -> None:
-        credit, unsettled = self._link.credit, len(self._unsettled)
-        most = self.dialect.prefetch if self._has_room() else 0
+        if not self._has_room():
+            return
+        credit, unsettled, most = self._link.credit, len(self._unsettled), self.dialect.prefetch
         if self._most_ahead is not None:
             # Other consumers can't get unacknowledged messages: so take no more than one batch while another is handled.
             wanted = min(most, self._most_ahead, 2 * self._at_most) - unsettled
