@@ -7,7 +7,8 @@
 | `world.py` | plays a story: the broker, its senders, the faults; keeps a journal |
 | `broker.py` | the broker that a program is given, for threads or an event loop |
 | `crash_points.py` | one run of a program: its crash points, by SQLAlchemy's events; a crash cuts its connections |
-| `running.py` | plays a story with a program, run after run, in this process, an event loop or a process that is killed; checks the end |
+| `playing.py` | plays a story with a program, run after run; checks the effects at the end |
+| `running.py` | a run: in this process, an event loop or a process that is killed |
 | `words.py` | a journal in plain words |
 | `rule.py` | `traces`, `TwoTierModel`: the two-tier rule for other implementations, and worked cases of it as data |
 """

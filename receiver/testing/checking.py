@@ -18,7 +18,8 @@ from hypothesis.errors import Flaky, NoSuchExample
 
 from receiver.errors import SettingsError
 from receiver.testing.crash_points import watched
-from receiver.testing.running import Outcome, Program, play
+from receiver.testing.playing import Outcome, play
+from receiver.testing.running import Program
 from receiver.testing.story import ONE_MESSAGE, SHORT_STORIES, Story, of_many, stories, with_each_fault
 from receiver.testing.words import steps_of
 
@@ -130,17 +131,18 @@ class _Search:
             warnings.warn(doubt, stacklevel=3)
         if plain.problem:
             return ONE_MESSAGE
-        if not plain.executes:
+        world = plain.world
+        if not world.executes:
             warnings.warn(
                 "the program executes nothing through SQLAlchemy: it doesn't crash at what it does in a database",
                 NoDatabaseWarning,
                 stacklevel=3,
             )
-        self._setup_points = plain.setup_points
-        self._message_points = len(plain.points) - plain.setup_points
+        self._setup_points = world.setup_points or 0
+        setup, then = world.points[: self._setup_points], world.points[self._setup_points :]
+        self._message_points = len(then)
         short = next(filter(self._goes_wrong, SHORT_STORIES), None)
-        faulty = with_each_fault(plain.points[: plain.setup_points], plain.points[plain.setup_points :])
-        return short or self._of_many() or next(filter(self._goes_wrong, faulty), None)
+        return short or self._of_many() or next(filter(self._goes_wrong, with_each_fault(setup, then)), None)
 
     def _of_many(self) -> Story | None:
         """A story of many messages that fails, with the fewest messages that a search by halves finds."""
@@ -178,7 +180,10 @@ class _Search:
         """The report on a story that fails: the problem, and the story step by step. Also the program's own error, if any."""
         again = play(story, self._program, name := next(_names), looks_often=True)
         outcome = again if again.problem else self._wrong[story]
-        steps = [f"{number:>3}. {step}" for number, step in enumerate(steps_of(outcome.journal, outcome.labels), 1)]
+        steps = [
+            f"{number:>3}. {step}"
+            for number, step in enumerate(steps_of(outcome.world.journal, outcome.world.labels), 1)
+        ]
         steps[_FIRST_STEPS:-_LAST_STEPS] = steps[_FIRST_STEPS:-_LAST_STEPS] and ["     …"]
         lines = [str(outcome.problem), *(["The smallest story found:", "", *steps, ""] if steps else [])]
         if not again.problem:

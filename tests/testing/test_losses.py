@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from receiver.testing import running
+from receiver.testing import playing
 from tests.testing.gallery import take
 from tests.testing.shop import Checked
 
@@ -22,11 +22,11 @@ def checked(request, driver, tmp_path):
 @pytest.fixture
 def struck(monkeypatch):
     """Which calls failed, and when."""
-    strikes, play = set(), running.play
+    strikes, play = set(), playing.play
 
     def watch(*arguments, **options):
         outcome = play(*arguments, **options)
-        strikes.update(event.strike for event in outcome.journal if isinstance(event, running.Struck))
+        strikes.update(event.strike for event in outcome.world.journal if isinstance(event, playing.Struck))
         return outcome
 
     monkeypatch.setattr("receiver.testing.checking.play", watch)
