@@ -77,28 +77,22 @@ def read_correlator(source: LogSource, options: ReadOptions) -> Iterator[LogBatc
     batches = BatchMaker(source.name, options)
     for block in blocks_of(source):
         yield batches.batch(parser.read(block))
-    parser.end()
-    yield batches.batch(parser.rows())
+    yield batches.batch(parser.finish())
     if parser.first:
-        present = [column for column, name in fields.items() if name in parser.names]
         shown = [name for name in parser.first.fields if not name.startswith("header: ")]
-        check_present(present, shown, options, source.name)
+        check_present(parser.present, shown, options, source.name)
 
 
 @dataclass(slots=True)
 class _Message:
     line: int
     fields: dict[str, str]
-    inside_body: bool
-    """Whether its header came before the end of another message's body, and no field of JMS has shown that it is real."""
+    doubtful: list[str] | None = None
+    """Its lines so far, if its header came inside another message's body, and no field of JMS has shown that it is real."""
     last: str | None = None
     """The field whose value continues in lines that aren't fields; None after a field that came a second time."""
-    quoted: bool = False
-    """Whether one of its lines would have ended the body in which its header came."""
-    before: int = 0
-    """How many lines of that body came before the header."""
     body: list[str] = field(default_factory=list)
-    """The lines of the message's own body, if a column is mapped to bodies."""
+    """The lines of its own body, if a column is mapped to bodies."""
 
 
 class _Parser:
@@ -110,16 +104,14 @@ class _Parser:
         self._patterns = {
             name: re.compile(name.removeprefix(BODY_FIELD)) for name in fields.values() if name.startswith(BODY_FIELD)
         }
-        self._body: list[str] | None = None
-        """The lines of a body that hasn't ended yet, if a column is mapped to bodies."""
         self._ending = ""
         """The text before each line feed, as in the first line: a carriage return, or nothing."""
         self._open: _Message | None = None
-        self._in_body = False
-        """Whether the body of a message hasn't ended yet."""
+        self._unclosed: _Message | None = None
+        """The message whose body hasn't ended yet."""
         self.first: _Message | None = None
-        self.names: set[str] = set()
-        """The names of the fields that occurred."""
+        self.present: set[str] = set()
+        """The columns of which at least one message has the field."""
         self._messages: list[_Message] = []
         self._status_lines: list[StatusLine] = []
         self._unreadable: list[Unreadable] = []
@@ -136,8 +128,8 @@ class _Parser:
         left = np.flatnonzero(~lines.is_plain)
         while stretch < len(wanted):
             if lines.is_plain[stretch]:  # a plain stretch begins with an entry
-                self.end()
-            if self.first and not self._in_body and lines.is_plain[stretch]:
+                self._end()
+            if self.first and self._unclosed is None and lines.is_plain[stretch]:
                 after = np.searchsorted(left, stretch)
                 stretch = int(left[after]) if after < len(left) else len(wanted)
             else:
@@ -155,46 +147,46 @@ class _Parser:
         for at, line in enumerate(text.removesuffix("\n").split("\n") if text else (), number):
             self._take_line(at, line.removesuffix(self._ending))
 
+    def finish(self) -> RawRows:
+        """The messages left at the end of the log."""
+        self._end()
+        self._unclosed = None
+        return self.rows()
+
     def _take_line(self, number: int, line: str) -> None:
-        if self._body is not None:
-            self._body.append(line)
         entry = LOG_LINE.match(line) if line[:1].isdigit() else None
         if entry is not None:
-            self._entry(number, line, entry)
+            self._end()
+        if entry is not None and (received := _RECEIVED.match(line, entry.end())):
+            header = {_TIME: entry["time"], _RECEIVER: received["receiver"], _NOTHING: ""}
+            self._open = _Message(number, header, None if self._unclosed is None else [line])
+            if received["first"]:
+                self._more(self._open, _INDENT + received["first"])
         elif self._open is not None:
+            if self._open.doubtful is not None:
+                self._open.doubtful.append(line)
             self._more(self._open, line)
-        elif self._in_body:
-            self._in_body = not line.endswith('"')
-        if self._open is None and not self._in_body:
-            self._body = None
+        elif self._unclosed is not None:
+            self._continue_body(self._unclosed, [line])
+        elif entry is not None and (status := _STATUS.match(line, entry.end())):
+            self._status(number, entry["time"], status["figures"])
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """Complete the open message: the log ends here, or its next entry begins."""
         message, self._open = self._open, None
         if message is None:
             return
-        if message.inside_body:
-            self._in_body = not message.quoted
-        else:
+        if message.doubtful is None:
             self._messages.append(message)
             self.first = self.first or message
+        elif self._unclosed is not None:
+            self._continue_body(self._unclosed, message.doubtful)
 
-    def _entry(self, number: int, line: str, entry: re.Match[str]) -> None:
-        self.end()
-        if self._body is not None and not self._in_body:  # the body ended before this line
-            self._body.pop()
-            self._body = None
-        received = _RECEIVED.match(line, entry.end())
-        if received is not None:
-            header = {_TIME: entry["time"], _RECEIVER: received["receiver"], _NOTHING: ""}
-            before = len(self._body or " ") - 1
-            self._open = _Message(number, header, self._in_body, quoted=line.endswith('"'), before=before)
-            if received["first"]:
-                self._more(self._open, _INDENT + received["first"])
-        elif self._in_body:
-            self._in_body = not line.endswith('"')
-        elif status := _STATUS.match(line, entry.end()):
-            self._status(number, entry["time"], status["figures"])
+    def _continue_body(self, message: _Message, lines: list[str]) -> None:
+        if self._patterns:
+            message.body += lines
+        if any(line.endswith('"') for line in lines):
+            self._unclosed = None
 
     def _status(self, number: int, time: str, figures: str) -> None:
         try:
@@ -208,54 +200,38 @@ class _Parser:
     def _more(self, message: _Message, line: str) -> None:
         """Read a line after the header: a field, the body, or the next line of a value with line breaks."""
         field = _FIELD.fullmatch(line, len(_INDENT)) if line.startswith(_INDENT) else None
-        message.quoted = message.quoted or line.endswith('"')
         if field is None:
-            if message.inside_body:
-                self.end()
+            if message.doubtful is not None:
+                self._end()
             elif message.last is not None:
                 message.fields[message.last] += "\n" + line
             return
-        name = field["name"]
+        name, value = field["name"], field["value"]
         if not field["property"]:
-            message.inside_body = False
-            if self._body is not None:  # the message isn't part of that body
-                del self._body[message.before :]
-                self._body = None
+            if message.doubtful is not None:  # the message is real, so the body before it has no end
+                message.doubtful = self._unclosed = None
             if name == _BODY:
-                self.end()
-                self._in_body = field["value"].startswith('"') and not field["value"][1:].endswith('"')
+                self._end()
                 if self._patterns:
-                    message.body = self._body = [field["value"]]
+                    message.body.append(value)
+                self._unclosed = message if value.startswith('"') and not value[1:].endswith('"') else None
                 return
         message.last = None if name in message.fields else name
-        message.fields.setdefault(name, field["value"])
+        message.fields.setdefault(name, value)
 
-    def rows(self, plain: _PlainRows | None = None) -> RawRows:
+    def rows(self, plain: _Rows | None = None) -> RawRows:
         """The messages and status lines since the last call, merged with `plain` messages in the order of their lines."""
-        # A body may continue in the next block.
-        messages = [
-            each for each in self._messages if plain is None or self._body is None or each.body is not self._body
-        ]
-        left = self._messages[len(messages) :]
+        messages = [each for each in self._messages if each is not self._unclosed]
+        left = self._messages[len(messages) :]  # its body may continue in the next block
         for message in messages:
             self._search(message)
-            self.names.update(message.fields)
         columns = {
             column: _column([message.fields.get(name) for message in messages]) for column, name in self._fields.items()
         }
         lines = np.array([message.line for message in messages], np.int64)
         if plain is not None and len(plain.lines):
-            self.names |= plain.names
-            lines = np.concatenate([plain.lines, lines])
-            if not messages:
-                columns = plain.columns
-            else:
-                order = np.argsort(lines)
-                lines, by_order = lines[order], pa.array(order)
-                columns = {
-                    column: pa.concat_arrays([plain.columns[column], values]).take(by_order)
-                    for column, values in columns.items()
-                }
+            columns, lines = _merged(plain, _Rows(columns, lines)) if messages else plain
+        self.present.update(column for column, values in columns.items() if values.null_count < len(values))
         unreadable, status_lines = sorted(self._unreadable), self._status_lines
         self._messages, self._unreadable, self._status_lines = left, [], []
         return RawRows(columns, lambda row: int(lines[row]), unreadable, status_lines)
@@ -269,6 +245,24 @@ class _Parser:
             match = pattern.search(text)
             if match is not None and (value := match[1 if pattern.groups else 0]) is not None:
                 message.fields[name] = value
+
+
+class _Rows(NamedTuple):
+    """Messages in order."""
+
+    columns: dict[str, pa.Array]
+    lines: _Indexes
+    """The physical line of each message's header."""
+
+
+def _merged(some: _Rows, others: _Rows) -> _Rows:
+    lines = np.concatenate([some.lines, others.lines])
+    order = np.argsort(lines)
+    columns = {
+        column: pa.concat_arrays([values, others.columns[column]]).take(pa.array(order))
+        for column, values in some.columns.items()
+    }
+    return _Rows(columns, lines[order])
 
 
 def _column(texts: Iterable[str | None]) -> pa.Array:
@@ -320,16 +314,6 @@ def _with_field(word: _Word, text: str) -> _Word:
     if field is None:
         return word._replace(receiver=None)
     return word._replace(name=field["name"], is_body=field["name"] == _BODY and not field["property"])
-
-
-class _PlainRows(NamedTuple):
-    """Plain messages in order."""
-
-    columns: dict[str, pa.Array]
-    lines: _Indexes
-    """The physical line of each message's header."""
-    names: set[str]
-    """The fields of columns that at least one message has."""
 
 
 class _BlockLines:
@@ -433,7 +417,7 @@ class _BlockLines:
         text = self._data[self._starts[begin] : self._starts[end]]
         return self._first_line + begin, text.decode(errors="surrogateescape")
 
-    def rows(self, fields: Mapping[str, str], wanted: _Flags) -> _PlainRows:
+    def rows(self, fields: Mapping[str, str], wanted: _Flags) -> _Rows:
         """The messages of the `wanted` stretches, which must be plain."""
         stretches = np.flatnonzero(self._is_message & wanted)
         heads = self._heads[stretches]
@@ -446,7 +430,6 @@ class _BlockLines:
         of_message = (row_of[stretch] != _NONE) & (named < self._fields_end[stretch])
         named, row = named[of_message], row_of[stretch[of_message]]
         columns: dict[str, pa.Array] = {}
-        names = {_TIME, _RECEIVER, _NOTHING} if len(heads) else set()
         for column, name in fields.items():
             if name == _TIME:
                 begins = self._starts[heads]
@@ -460,8 +443,7 @@ class _BlockLines:
                 mine = np.flatnonzero(name_of[named] == numbers[name])
                 mine = mine[np.append(True, row[mine[1:]] != row[mine[:-1]])[: len(mine)]]  # the first of a name
                 columns[column] = self._column(named[mine], row[mine], len(heads))
-                names |= {name} if len(mine) else set()
-        return _PlainRows(columns, self._first_line + heads, names)
+        return _Rows(columns, self._first_line + heads)
 
     def _column(self, lines: _Indexes, rows: _Indexes, count: int) -> pa.Array:
         """The values that these lines have for these of `count` rows; null for the others."""

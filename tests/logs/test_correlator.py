@@ -117,6 +117,7 @@ def test_a_body_without_an_end_hides_no_message(log):
     assert ids(log) == ["a", "b", "c", "d"]
     log.write_text(message("a", body='"') + message("b", body=None) + STATUS + message("c", body="<BytesMessage>"))
     assert ids(log) == ["a", "b", "c"]
+    assert [len(batch.status_lines) for batch in opened(log) if batch.status_lines] == [1]
 
 
 @pytest.mark.usefixtures("tiny_blocks")
