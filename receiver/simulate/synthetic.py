@@ -300,16 +300,13 @@ def _held_back(
     back_at: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int64]:
     """The rows' times where each group, after its row at `last`, receives nothing until `back_at`."""
-    after = np.minimum(last + 1, len(times) - 1)
-    goes_on = (after > last) & (group[after] == group[last])
-    # After its break, no row of a group comes before the block's first row from `back_at` on. The running maximum hands that
-    # bound on to the group's later rows. `base` separates the groups: it differs between them by more than any row number.
-    base = group * (len(times) + 1)
-    bound = base.copy()
-    bound[after[goes_on]] += np.searchsorted(times, back_at[goes_on])
-    bound = np.maximum.accumulate(bound) - base
+    first_back = np.searchsorted(times, back_at)  # the block's first row from `back_at` on
+    # `by_group` is ordered by group, then row. So a search for both shows where a group's rows before `first_back` end.
+    ends = np.searchsorted(group * len(times) + by_group, group[last] * len(times) + first_back)
     held = times.copy()
-    held[by_group] = times[np.maximum(by_group, bound)]
+    for begin, end, until_us in zip(last + 1, ends, times[first_back], strict=True):
+        broken = by_group[begin:end]
+        held[broken] = np.maximum(held[broken], until_us)  # breaks of a group may overlap
     return held
 
 
