@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, compress
 
 from rich import box
 from rich.console import Console
@@ -25,6 +25,8 @@ _MOST_CHART_ROWS = 24
 _LEAST_NAME_WIDTH = 12
 _MOST_NAME_WIDTH = 48
 _ANY_WIDTH = 100_000
+_NAMES = frozenset({Cells.NAME, Cells.POLICY})
+"""Cells that are shortened, or wrapped, if there is little room."""
 _KEPT = {Cells.TEXT: _LEAST_NAME_WIDTH, Cells.NAME: 0, Cells.POLICY: 0}
 """The least width of such cells; other cells keep their full width."""
 
@@ -94,22 +96,29 @@ def _print_table(table: Table, console: Console) -> None:
 
 def _fitted(table: Table, console: Console) -> Table:
     """The table for this width: spare columns are left out, the last one first, until names have room; then names are shortened."""
-    shown = [index for index, column in enumerate(table.columns) if column.only is not Only.PAGE]
-    while True:
-        columns = [table.columns[index] for index in shown]
-        rows = [[row[index] for index in shown] for row in table.rows]
-        taken = replace(table, columns=columns, rows=rows)
-        elastic = [index for index, column in enumerate(columns) if column.cells in {Cells.NAME, Cells.POLICY}]
-        bare = [["" if index in elastic else cell for index, cell in enumerate(row)] for row in rows]
-        room = console.width - _width(_rich(replace(taken, rows=bare)), console)
-        room += sum(max(map(len, columns[index].name.split("\n"))) for index in elastic)
-        spare = [index for index in shown if table.columns[index].is_spare]
-        if room >= _LEAST_NAME_WIDTH * len(elastic) or not spare:
+    hidden = [column for column in table.columns if column.only is Only.PAGE]
+    spare = [column for column in table.columns if column.is_spare and column not in hidden]
+    for kept in reversed(range(len(spare) + 1)):
+        fitted = _some_of(table, [column not in hidden + spare[kept:] for column in table.columns])
+        shortest = _mapped(fitted, lambda kind, cell: "-" * _LEAST_NAME_WIDTH if kind in _NAMES else cell)
+        left = console.width - _width(_rich(shortest), console)
+        if left >= 0:
             break
-        shown.remove(spare[-1])
-    most = max(room // max(len(elastic), 1), _LEAST_NAME_WIDTH)
-    kinds = [column.cells for column in columns]
-    return replace(taken, rows=[[_shortened(*pair, most) for pair in zip(kinds, row, strict=True)] for row in rows])
+    names = sum(column.cells in _NAMES for column in fitted.columns)
+    most = _LEAST_NAME_WIDTH + max(left, 0) // max(names, 1)
+    return _mapped(fitted, lambda kind, cell: _shortened(kind, cell, most))
+
+
+def _some_of(table: Table, wanted: Sequence[bool]) -> Table:
+    """The table with the wanted columns."""
+    rows = [list(compress(row, wanted)) for row in table.rows]
+    return replace(table, columns=list(compress(table.columns, wanted)), rows=rows)
+
+
+def _mapped(table: Table, change: Callable[[Cells, str], str]) -> Table:
+    """The table with each cell changed, by its kind."""
+    kinds = [column.cells for column in table.columns]
+    return replace(table, rows=[list(map(change, kinds, row)) for row in table.rows])
 
 
 def _shortened(kind: Cells, cell: str, most: int) -> str:
