@@ -169,21 +169,22 @@ def _window_distances(rows: DomainRows, weights: npt.NDArray[Any], windows: Int6
     top = np.full(rows.several_ids, _NOTHING, np.int32)
     duplicate, entry = 0, 0
     for row in range(len(earlier)):
-        number = several[row]
-        if earlier[row] != _NOTHING:
-            behind, first = 0, _NOTHING
+        holder, number = earlier[row], several[row]
+        if holder != _NOTHING:
             if number == _NOTHING:
-                holder = earlier[row]
                 behind = _count_live(live, in_block, slab_index[holder] + 1, following[source[holder]])
-            while number != _NOTHING and top[number] != first:  # until the entry counted last is on top
-                first = top[number]
-                at = slab_index[sent[first]]
-                top[number] = _melded(left[first], right[first], left, right, counted)
-                if live[at] > 0:  # otherwise its source has sent the id again
-                    behind = _count_live(live, in_block, at + 1, following[source[sent[first]]])
-                    counted[first], left[first], right[first] = behind, _NOTHING, _NOTHING
-                    # Of two entries with equal counts, the first stays on top.
-                    top[number] = _melded(first, top[number], left, right, counted)
+            else:
+                first = _NOTHING
+                while top[number] != first:  # until the entry counted last stays on top
+                    first = top[number]
+                    at = slab_index[sent[first]]
+                    top[number] = _melded(left[first], right[first], left, right, counted)
+                    if live[at] > 0:  # otherwise its source has sent the id again
+                        counted[first] = _count_live(live, in_block, at + 1, following[source[sent[first]]])
+                        left[first] = right[first] = _NOTHING
+                        # Of two entries with equal counts, the first stays on top.
+                        top[number] = _melded(first, top[number], left, right, counted)
+                behind = counted[first]
             windows[duplicate] = behind + 1
             duplicate += 1
         if replaced[row] != _NOTHING:
