@@ -136,7 +136,7 @@ class Inbox(Closing):
         """Park a message that isn't in the inbox, in the transaction on the connection; `error` says why."""
         with translated(self._kept.url):
             values = dict(zip(FIELDS, message_codec.stored(flat(message)), strict=True))
-            why = {"parked_at_us": time.time_ns() // 1_000, "error": _storable(error)}
+            why = {"parked_at_us": time.time_ns() // 1_000, "error": _storable(error, connection)}
             connection.execute(parked.insert().values(target_id=self.target_id, **why, **values))
 
     @contextmanager
@@ -400,6 +400,7 @@ def target_id_of(kept: KeptConnection, domain_id: int, target: str) -> int:
         return get_or_create(kept.engine, the_target, targets, new, kept.settings)
 
 
-def _storable(error: str) -> str:
+def _storable(error: str, connection: Connection) -> str:
     """The text, escaped where needed: PostgreSQL's text can't hold U+0000, and neither database's a lone surrogate."""
-    return error[:LONGEST_ERROR].encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+    codec = database_of(connection).codec_of_text(connection)
+    return error[:LONGEST_ERROR].encode(codec, "backslashreplace").decode().replace("\0", "\\x00")

@@ -16,6 +16,7 @@ from tests.durable.checks import assert_sound
 from tests.durable.forked import forked
 from tests.durable.opened import LONG_SECS, UndoError, opened
 from tests.durable.proxy import Cut, proxied
+from tests.postgres import fresh_database
 from tests.store.waiting import TARGET, add, all_of, as_retried, inbox_of, message, opened_inbox, receive, waiting_in
 
 pytestmark = pytest.mark.thinned(3)
@@ -167,6 +168,18 @@ def test_a_turn_in_a_transaction_of_a_batch(store_url):
             assert (lease.target.confirmed_bytes, lease.target.tail_digest) == (17, b"digest")
         with inbox.lease() as lease:
             assert (lease.target.confirmed_bytes, lease.target.tail_digest) == (17, b"digest")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "error"),
+    [("LATIN1", "ValueError: \\u20ac \\xe9 \\x00 \\ud800"), ("SQL_ASCII", "ValueError: € é \\x00 \\ud800")],
+)
+def test_an_error_that_the_database_cant_spell(postgres_url, encoding, error):
+    template = f"template0 ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'"
+    with fresh_database(postgres_url, template) as url, opened_inbox(url) as (_, inbox):
+        with inbox.lease() as lease:
+            lease.park(message(0), "ValueError: € é \0 \ud800")
+        assert [parked.error for parked in parked_rows(url)] == [error]
 
 
 def test_parked_messages_come_back_under_their_numbers(store_url):

@@ -193,6 +193,10 @@ class Database(ABC):
         `end_if_idle` is called if the connection keeps a file's removed log open, which others of the process must not use.
         """
 
+    def codec_of_text(self, _connection: Connection) -> str:
+        """Python's name of an encoding all of whose text the database can hold, but for U+0000."""
+        return "utf-8"
+
     def accept_broken_text(self, driver: Any) -> None:
         """Let invalid text be read instead of failing."""
 

@@ -358,6 +358,10 @@ class Postgres(Database):
         if warnings:
             raise StoreError(f"committed, but with a warning: {warnings[0]}")
 
+    def codec_of_text(self, connection: Connection) -> str:
+        encoding = sql_rows.driver_of(connection).info.parameter_status("server_encoding")
+        return "utf-8" if encoding in {"UTF8", "SQL_ASCII"} else "ascii"  # SQL_ASCII takes any bytes
+
     def server_run(self, connection: Connection) -> str:
         return server_run_of(connection, sql_rows.driver_of(connection))
 
