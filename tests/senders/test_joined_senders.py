@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from receiver.errors import SettingsError, StoreBusyError, StoreError
 from tests.durable.opened import UndoError, opened
-from tests.senders.making import application, gateway, numbers, pending_keys
+from tests.senders.making import application, billing, gateway, numbers, pending_keys
 
 KINDS = ["sqlite+pysqlite", "postgresql+psycopg"]
 
@@ -65,6 +65,23 @@ def test_confirmed_with_the_callers_rows(keys, engine):
         write(connection, "a is sent")
     assert written(engine) == ["a is sent"]
     assert keys.pending() == []
+
+
+@pytest.mark.parametrize("isolation_level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_confirmed_in_a_transaction_that_doesnt_see_the_key(fresh_postgres_url, isolation_level):
+    """Otherwise the key would stay, without an error, and the message be sent again after a crash."""
+    isolated = application(fresh_postgres_url).execution_options(isolation_level=isolation_level)
+    with billing(fresh_postgres_url) as keys:
+        with isolated.connect() as connection:
+            assert connection.scalar(text("SELECT count(*) FROM receiver_dedup_key")) == 0
+            keys.key_for("a")
+            with pytest.raises(StoreBusyError, match="committed since this transaction began"):
+                keys.confirm("a", connection=connection)
+        assert list(pending_keys(fresh_postgres_url)) == ["a"]
+        with isolated.begin() as connection:
+            keys.confirm("a", connection=connection)
+            keys.confirm("unknown", connection=connection)
+        assert keys.pending() == []
 
 
 def test_a_savepoint_rolled_back(keys, ids, engine, store_url):
