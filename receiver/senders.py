@@ -85,16 +85,17 @@ class Maker(Closing):
             note()
             return
         if connection not in self._notes:  # the listeners stay as long as the connection
-            event.listen(connection, "commit", self._on_commit)
-            event.listen(connection, "rollback", self._on_rollback)
+            for end in ("", "_twophase"):
+                event.listen(connection, f"commit{end}", self._on_commit)
+                event.listen(connection, f"rollback{end}", self._on_rollback)
         self._notes.setdefault(connection, {})[about] = note
 
-    def _on_commit(self, connection: Connection) -> None:
+    def _on_commit(self, connection: Connection, *_: object) -> None:
         notes, self._notes[connection] = self._notes[connection], {}
         for note in notes.values():
             note()
 
-    def _on_rollback(self, connection: Connection) -> None:
+    def _on_rollback(self, connection: Connection, *_: object) -> None:
         self._notes[connection] = {}
 
 

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from receiver.errors import SettingsError, StoreBusyError, StoreError
 from tests.durable.opened import UndoError, opened
 from tests.senders.making import application, billing, gateway, numbers, pending_keys
+from tests.stores import execute
 
 KINDS = ["sqlite+pysqlite", "postgresql+psycopg"]
 
@@ -82,6 +83,30 @@ def test_confirmed_in_a_transaction_that_doesnt_see_the_key(fresh_postgres_url, 
             keys.confirm("a", connection=connection)
             keys.confirm("unknown", connection=connection)
         assert keys.pending() == []
+
+
+def test_committed_in_two_phases(fresh_postgres_url):
+    """As by a Session with `twophase`: what the maker remembers changes as with any commit."""
+    engine, url = application(fresh_postgres_url), fresh_postgres_url
+    with gateway(url) as ids, billing(url) as keys:
+        confirmed, kept = keys.key_for("confirmed"), keys.key_for("kept")
+        with engine.connect() as connection:
+            for end, reference in (("rollback", "kept"), ("commit", "confirmed")):
+                transaction = connection.begin_twophase()
+                given = ids.next_many(2, connection=connection)
+                keys.confirm(reference, connection=connection)
+                getattr(transaction, end)()
+        # A store that has lost its last commits, on another run of the server.
+        execute(
+            url,
+            "DELETE FROM receiver_sequence",
+            "DELETE FROM receiver_dedup_key",
+            "SELECT pg_stat_reset_shared('bgwriter')",
+        )
+        keys._kept._discard()
+        assert numbers([*given, ids.next()]) == [1, 2, 3]
+        assert keys.key_for("kept") == kept
+        assert keys.key_for("confirmed") != confirmed
 
 
 def test_a_savepoint_rolled_back(keys, ids, engine, store_url):
