@@ -134,9 +134,23 @@ def _migrate_once(url: URL, settings: StoreSettings, revision: str, *, may_lose:
             )
         _run(connection, before, after)
         _version(connection)  # raises, and so rolls back, unless the tables are ours now
-        if before is None and (why := database_of(url).why_unsafe(connection)):
-            _LOGGER.warning("%s: %s", shown(url), why)
+        if before is None:
+            _warn_of_new(connection)
     return Migrated(before, after)
+
+
+def _warn_of_new(connection: Connection) -> None:
+    """Warn if commits to a new store may be lost, or if it may be made by mistake."""
+    database, address = database_of(connection), shown(connection.engine.url)
+    if why := database.why_unsafe(connection):
+        _LOGGER.warning("%s: %s", address, why)
+    if schemas := database.hidden_stores(connection):
+        _LOGGER.warning(
+            "%s: this is a new store. It knows no id of that in the schema %s, and hands on nothing that waits there: if that was "
+            "meant, mind the search_path, and grant USAGE ON SCHEMA",
+            address,
+            " or ".join(schemas),
+        )
 
 
 def _version_at(url: URL, settings: StoreSettings | None = None) -> str | None:

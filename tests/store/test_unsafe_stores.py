@@ -5,13 +5,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, make_url, text
 
 from receiver.settings import StoreSettings
 from receiver.store.databases import store_url
 from receiver.store.databases.sqlite_file import why_unsafe
 from receiver.store.schema import open_store_engine
 from tests.postgres import fresh_database
+from tests.stores import execute
 
 
 def opened(address):
@@ -89,3 +90,17 @@ def test_a_server_that_commits_before_it_syncs_is_warned_of(postgres_url, caplog
         engine.dispose()
         opened(url)
     assert "may lose commits when it crashes, with synchronous_commit off" in caplog.text
+
+
+def test_a_store_made_beside_one_that_its_address_led_to_before(postgres_url, caplog):
+    """PostgreSQL silently leaves a schema out of the search_path once the user may not use it any more."""
+    said = "this is a new store. It knows no id of that in the schema public"
+    with fresh_database(postgres_url) as url:
+        opened(url)
+        assert said not in caplog.text
+        execute(url, "CREATE SCHEMA bridge", f"ALTER DATABASE {make_url(url).database} SET search_path = bridge")
+        opened(url)
+        assert said in caplog.text
+        caplog.clear()
+        opened(url)
+        assert caplog.text == "", "once is enough"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -192,6 +192,10 @@ class Database(ABC):
 
         `end_if_idle` is called if the connection keeps a file's removed log open, which others of the process must not use.
         """
+
+    def hidden_stores(self, _connection: Connection) -> Sequence[str]:
+        """The schemas in which the database has stores that the names of tables don't lead to."""
+        return ()
 
     def codec_of_text(self, _connection: Connection) -> str:
         """Python's name of an encoding all of whose text the database can hold, but for U+0000."""

@@ -23,7 +23,7 @@ from receiver.store import sql_rows
 from receiver.store.codec import parts_of, runs_of
 from receiver.store.databases.database import ADDRESSES, IDLE_AT_MOST, OUR_NAMES, Database, shown
 from receiver.store.databases.postgres_faults import READ_ONLY, fault_of
-from receiver.store.tables import TABLE_NAMES, DomainState, receipt_codec, receipts, recorded_codec
+from receiver.store.tables import TABLE_NAMES, VERSION_TABLE, DomainState, receipt_codec, receipts, recorded_codec
 
 _IDLE, _IN_ERROR = 0, 3  # of psycopg.pq.TransactionStatus
 _LEAST_VACUUMED = 1_000
@@ -289,6 +289,10 @@ class Postgres(Database):
     _SQL_OFF = (
         "SELECT name FROM pg_settings WHERE name IN ('fsync', 'synchronous_commit') AND setting = 'off' ORDER BY name"
     )
+    _SQL_HIDDEN = (
+        "SELECT relnamespace::regnamespace::text FROM pg_class"
+        f" WHERE relname = '{VERSION_TABLE}' AND NOT pg_table_is_visible(oid) ORDER BY 1"
+    )
 
     def checked(self, url: URL) -> URL:
         if url.host and "@" in url.host:
@@ -330,6 +334,9 @@ class Postgres(Database):
     def why_unsafe(self, connection: Connection) -> str | None:
         off = " and ".join(connection.scalars(text(self._SQL_OFF)))
         return f"its server may lose commits when it crashes, with {off} off: switch that on" if off else None
+
+    def hidden_stores(self, connection: Connection) -> Sequence[str]:
+        return connection.scalars(text(self._SQL_HIDDEN)).all()
 
     def keep_migrators_out(self, connection: Connection) -> None:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
