@@ -140,6 +140,20 @@ def test_a_right_that_is_missing(words, remedy):
     assert remedy in error.hint
 
 
+def test_a_sequence_that_is_behind():
+    """As after logical replication."""
+    said = 'duplicate key value violates unique constraint "receiver_parked_pkey"\nDETAIL:  Key (parked_id)=(1) already exists.'
+    assert_says(
+        store_error(pg.UniqueViolation(said), ADDRESS), StoreError, "a row of receiver_parked has", "set its sequence"
+    )
+    assert_says(
+        store_error(pg.UniqueViolation(said.replace("parked", "domain")), ADDRESS),
+        StoreError,
+        "the database failed",
+        None,
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "remedy"),
     [

@@ -86,6 +86,7 @@ NO_TABLE = Fault(
     " copy if the table was dropped",
 )
 UNKNOWN = Fault("the database failed", None)
+SET_SEQUENCE = "set its sequence behind its last number, for logical replication copies no sequence"
 
 
 LONGEST_NAME_BYTES = 2_000
@@ -99,8 +100,7 @@ OTHER_DATABASE = "use another database or, on PostgreSQL, another schema"
 def not_kept_error(table: Table) -> StoreError:
     return StoreError(
         f"the database didn't keep a row of {table.name}",
-        hint="drop the trigger or rule of that table that leaves rows out without an error; or set its sequence behind its last"
-        " number, for logical replication copies no sequence",
+        hint="drop the trigger or rule of that table that leaves rows out without an error; or " + SET_SEQUENCE,
     )
 
 

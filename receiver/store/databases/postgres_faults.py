@@ -27,6 +27,8 @@ _RIGHTS = {
     "table": "SELECT, INSERT, UPDATE, DELETE ON",
 }
 """The privileges to grant, by kind of object."""
+_NUMBERED = re.compile(r'unique constraint "(receiver_(?:parked|recorded|arrival))_pkey"')
+"""The tables whose rows are numbered by a sequence, where one that is behind isn't noticed earlier."""
 _REFUSED = Fault("the server refuses the user", "check user and password, and pg_hba.conf on the server")
 _NO_SUCH_DATABASE = Fault("there is no such database", "create it first: CREATE DATABASE")
 _FEW_CONNECTIONS = Fault(
@@ -142,6 +144,8 @@ def fault_of(raw: BaseException) -> Fault | None:
     faults = [fault for words, fault in by_words.items() if words in said]
     faults += [_FAULTS[state[:length]] for length in (5, 3, 2) if state[:length] in _FAULTS]
     fault = next(iter(faults), database.UNKNOWN)
+    if taken := _NUMBERED.search(said):
+        return Fault(f"a row of {taken[1]} has the next number already", database.SET_SEQUENCE)
     return fault if fault is not _FORBIDDEN else _forbidden(said)
 
 
