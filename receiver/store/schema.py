@@ -68,9 +68,10 @@ def examined(url: URL) -> Engine:
     """An engine that only reads, on a store that exists and is up to date; `StoreError` otherwise."""
     version = _version_at(url)
     if version is None:
-        raise StoreError(
-            f"{shown(url)}: there is no store", hint="a receiver makes it when it opens, or receiver migrate"
-        )
+        hidden = _hidden_at(url)
+        there = f"there is one in the schema {hidden}: mind the search_path, and grant USAGE ON SCHEMA"
+        hint = there if hidden else "a receiver makes it when it opens, or receiver migrate"
+        raise StoreError(f"{shown(url)}: there is no store", hint=hint)
     if version != REVISION:
         raise StoreVersionError(
             f"{shown(url)}: its tables are of version {version}, older than {REVISION}",
@@ -159,6 +160,14 @@ def _version_at(url: URL, settings: StoreSettings | None = None) -> str | None:
         return None
     with translated(url), read_only(url, settings).connect() as connection:
         return _version(connection)
+
+
+def _hidden_at(url: URL) -> str:
+    """The schemas of stores that the names of tables at an address don't lead to; empty without any."""
+    if not database_of(url).is_there(url):
+        return ""
+    with translated(url), read_only(url).connect() as connection:
+        return " or ".join(database_of(url).hidden_stores(connection))
 
 
 def _version(connection: Connection) -> str | None:

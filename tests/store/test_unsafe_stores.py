@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
+from receiver.errors import StoreError
 from receiver.settings import StoreSettings
 from receiver.store.databases import store_url
 from receiver.store.databases.sqlite_file import why_unsafe
-from receiver.store.schema import open_store_engine
+from receiver.store.schema import examined, open_store_engine
 from tests.postgres import fresh_database
 from tests.stores import execute
 
@@ -99,6 +100,8 @@ def test_a_store_made_beside_one_that_its_address_led_to_before(postgres_url, ca
         opened(url)
         assert said not in caplog.text
         execute(url, "CREATE SCHEMA bridge", f"ALTER DATABASE {make_url(url).database} SET search_path = bridge")
+        with pytest.raises(StoreError, match=r"there is no store \(there is one in the schema public"):
+            examined(store_url(url))
         opened(url)
         assert said in caplog.text
         caplog.clear()

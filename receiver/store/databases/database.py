@@ -194,7 +194,7 @@ class Database(ABC):
         """
 
     def hidden_stores(self, _connection: Connection) -> Sequence[str]:
-        """The schemas in which the database has stores that the names of tables don't lead to."""
+        """A few of the schemas in which the database has stores that the names of tables don't lead to."""
         return ()
 
     def codec_of_text(self, _connection: Connection) -> str:

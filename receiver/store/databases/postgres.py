@@ -291,7 +291,7 @@ class Postgres(Database):
     )
     _SQL_HIDDEN = (
         "SELECT relnamespace::regnamespace::text FROM pg_class"
-        f" WHERE relname = '{VERSION_TABLE}' AND NOT pg_table_is_visible(oid) ORDER BY 1"
+        f" WHERE relname = '{VERSION_TABLE}' AND NOT pg_table_is_visible(oid) ORDER BY 1 LIMIT 3"
     )
 
     def checked(self, url: URL) -> URL:
