@@ -85,6 +85,16 @@ def test_confirmed_in_a_transaction_that_doesnt_see_the_key(fresh_postgres_url, 
         assert keys.pending() == []
 
 
+def test_what_isnt_pending_is_confirmed_without_waiting_for_others(keys, engine, store_url):
+    if store_url.startswith("sqlite"):
+        pytest.skip("the other transaction has the file")
+    with engine.begin() as others, engine.begin() as connection:
+        key = keys.key_for("a", connection=others)
+        connection.execute(text("SET LOCAL lock_timeout = 100"))
+        keys.confirm("a", connection=connection)
+    assert pending_keys(store_url) == {"a": key}
+
+
 def test_committed_in_two_phases(fresh_postgres_url):
     """As by a Session with `twophase`: what the maker remembers changes as with any commit."""
     engine, url = application(fresh_postgres_url), fresh_postgres_url
