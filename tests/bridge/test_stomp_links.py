@@ -100,6 +100,25 @@ class TestHeartbeats:
         ):
             source.take(1, wait_secs=SOON_SECS)
 
+    def test_one_whose_heartbeats_are_nearly_two_intervals_apart_is_not_lost(self):
+        """As those of ActiveMQ Classic are after a frame that it sends early in an interval."""
+        with socket.create_server((HOST, 0)) as listener:
+
+            def serve():
+                with suppress(OSError), listener.accept()[0] as link:
+                    link.recv(1 << 16)
+                    link.sendall(CONNECTED_BEATING)
+                    for _ in range(3):
+                        time.sleep(1.8 * BEAT_MS / 1_000)
+                        link.sendall(b"\n")
+
+            thread = threading.Thread(target=serve)
+            thread.start()
+            with stomp.StompSink(address("stomp", listener.getsockname()[1])) as sink:
+                time.sleep(5 * BEAT_MS / 1_000)
+                sink.check()
+            thread.join()
+
     def test_one_that_promises_no_heartbeats_may_be_silent(self):
         for said in (b"", b"heart-beat:0,0\n"):
             with (

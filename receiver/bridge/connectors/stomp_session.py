@@ -25,8 +25,11 @@ from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError
 _VERSION = "1.2"
 _HEARTBEAT_MS = 10_000
 """The interval of heartbeats on each side, unless the broker wants a longer one."""
-_GRACE = 1.5
-"""After so many intervals without a byte the broker counts as lost."""
+_PER_INTERVAL = 1.5
+"""So many heartbeats we send in each interval."""
+_SILENT = 2.5
+"""After so many intervals without a byte the broker counts as lost. Those of ActiveMQ Classic may be two intervals apart: once in
+each it looks whether it has sent anything since it last looked."""
 _LONGEST_BEAT_MS = 86_400_000
 """If a broker wants a longer interval, it gets this one; if it promises a longer one, none counts. Timers have a limit."""
 _LONGEST_ERROR = 200
@@ -176,11 +179,11 @@ class StompSession:
             raise BrokerError(f"its heart-beat is {headers['heart-beat']!r:.80}", hint="reach it by AMQP")
         sends_ms, wants_ms = map(int, beats.groups())
         if 0 < sends_ms <= _LONGEST_BEAT_MS:
-            self._silence_secs = max(sends_ms, _HEARTBEAT_MS) / 1_000 * _GRACE
+            self._silence_secs = max(sends_ms, _HEARTBEAT_MS) / 1_000 * _SILENT
         self.product = product_by_stomp(headers.get("server", ""))
         self._frames.ends_lines = self.product.stomp.ends_lines
         if wants_ms:  # earlier than promised, because a broker may end the connection after an interval without one
-            self._start(self._beat, min(max(wants_ms, _HEARTBEAT_MS), _LONGEST_BEAT_MS) / 1_000 / _GRACE)
+            self._start(self._beat, min(max(wants_ms, _HEARTBEAT_MS), _LONGEST_BEAT_MS) / 1_000 / _PER_INTERVAL)
         self._wake()
 
     def _error_of(self, frame: Frame) -> BrokerError:
