@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 import uuid
+from dataclasses import replace
 from typing import NamedTuple
 
 import pika
@@ -52,6 +53,22 @@ class Strict(classic_broker.Broker):
         )
         config = config.replace("</plugins>", f"{rights}</plugins>")
         config = config.replace(f":{self.stomp_port}", f":{self.stomp_port}?wireFormat.maxDataLength=4194304")
+        self._config.write_text(config, encoding="utf-8")
+
+
+class Impatient(classic_broker.Broker):
+    """A Classic that ends the subscription of whoever hasn't acknowledged for a second, and leaves the connection."""
+
+    def __init__(self, home, folder):
+        super().__init__(home, folder)
+        config = self._config.read_text(encoding="utf-8")
+        limits = 'checkPeriod="500" maxTimeSinceLastAck="1000" maxSlowCount="1"'
+        policy = f"<slowConsumerStrategy><abortSlowAckConsumerStrategy {limits}/></slowConsumerStrategy>"
+        policy = (
+            f'<policyMap><policyEntries><policyEntry queue="&gt;">{policy}</policyEntry></policyEntries></policyMap>'
+        )
+        before = "<transportConnectors>"
+        config = config.replace(before, f"<destinationPolicy>{policy}</destinationPolicy>{before}")
         self._config.write_text(config, encoding="utf-8")
 
 
@@ -407,3 +424,47 @@ def test_an_unknown_product(hidden_rabbitmq, caplog):
 )
 def test_products_by_what_they_say(server, name):
     assert product_by_stomp(server).name == name
+
+
+def hurry(source):
+    """Have a source of Classic subscribe anew soon."""
+    dialect = replace(source.product.stomp, renews_after_secs=0.2)
+    source.product = replace(source.product, stomp=dialect)
+
+
+def test_a_subscription_that_classic_has_ended_is_noticed():
+    """Classic doesn't say by STOMP that it ends a slow consumer, and answers that consumer's acknowledgements."""
+    with new_broker(classic_broker, Impatient) as broker:
+        broker.start()
+        path = url(broker, f"queue/{new_name()}")
+        with sink_of(path) as sink, source_of(path) as source:
+            hurry(source)
+            sink.send(texts("a"))
+            held = take(source, 1)
+            until(lambda: "aborting slow consumer" in broker.said())
+            time.sleep(2)  # at first it only asks
+            source.acknowledge(held)
+            sink.send(texts("b"))
+            with pytest.raises(BrokerError, match="not been registered"):
+                until(lambda: source.take(1, wait_secs=0.1))
+        with source_of(path) as source:
+            assert bodies(take(source, 2)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", ["queue/{}", "topic/{}?subscription={}"])
+def test_one_that_is_renewed_gets_each_message_once(running, kind):
+    broker, name = running("classic"), new_name()
+    path = url(broker, kind.format(name, name))
+    sent, taken = [], []
+    with source_of(path) as source, sink_of(path.partition("?")[0]) as sink:
+        hurry(source)
+        for number in range(20):
+            sent += [f"{number}a", f"{number}b"]
+            sink.send(texts(*sent[-2:]))
+            while len(taken) < len(sent):
+                came = source.take(2, wait_secs=SOON_SECS)
+                source.acknowledge(came)
+                taken += bodies(came)
+            busy_at = source._busy_at
+            until(lambda: source.take(1, wait_secs=0.01) or source._busy_at > busy_at)  # noqa: B023 - called here
+    assert taken == sent

@@ -104,6 +104,8 @@ class StompDialect:
     """Whether it ends a line behind each frame, and sends texts with zero bytes in them."""
     empties_bodies: bool = False
     """Whether it sends some messages of JMS without their bodies, and without a sign of that."""
+    renews_after_secs: float | None = None
+    """How long after the last message to subscribe anew: the broker may have ended the subscription without a word. None: it says so."""
     timestamp_unit_ms: int = 1
     length_means_bytes: bool = False
     """Whether `content-length` comes only with bytes, and never with text; otherwise it shows nothing."""
@@ -196,6 +198,7 @@ CLASSIC = Product(
         own_headers=frozenset({"JMSExpiration"}),
         ends_lines=True,
         empties_bodies=True,
+        renews_after_secs=60,  # a slow consumer is ended so, by an `abortSlowConsumerStrategy` that leaves the connection
         length_means_bytes=True,
         is_foreign=_came_by_amqp,
     ),

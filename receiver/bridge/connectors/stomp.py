@@ -6,6 +6,7 @@ message, with one receipt. Each sent message asks for a receipt, which the broke
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from copy import copy
 
@@ -31,21 +32,24 @@ class StompSource(Closing):
 
     def __init__(self, address: BrokerAddress, *, max_body_bytes: int, most_ahead: int | None = None) -> None:
         self._refused: MessageRefusedError | None = None
+        self._unacknowledged = 0
+        self._hear: Callable[[], None] = lambda: None
+        """Waits for the answers to all acknowledgements."""
         self._session = StompSession(address, client_id=address.subscription, max_body_bytes=max_body_bytes)
         self.product = self._session.product
         try:
-            headers = _subscribing(address, self.product, most_ahead)
+            self._headers = _subscribing(address, self.product, most_ahead)
             if _is_stream(address, self.product):
                 raise BrokerRefusedError(  # noqa: TRY301 - closed as after any other
                     f"{address} is a stream, which STOMP doesn't keep track of",
                     hint="take it by AMQP: amqp://HOST/stream/NAME",
                 )
-            self._session.ask(Frame("SUBSCRIBE", headers))
+            self._session.ask(Frame("SUBSCRIBE", self._headers))
         except BaseException:
             self._session.close()
             raise
-        self._id = headers["id"]
-        self._topic = headers["destination"] if _may_be_of_another_topic(address, self.product) else ""
+        self._busy_at = time.monotonic()
+        self._topic = self._headers["destination"] if _may_be_of_another_topic(address, self.product) else ""
         """How the destination of each message must end."""
         self._session.is_ready = True
 
@@ -63,7 +67,28 @@ class StompSource(Closing):
                 self._refused = named(self._session.address, error)
         if self._refused is not None and not taken:
             raise copy(self._refused)
+        self._unacknowledged += len(taken)
+        if self._unacknowledged:
+            self._busy_at = time.monotonic()
+        elif self._is_overdue():
+            self._renew()
         return taken
+
+    def _is_overdue(self) -> bool:
+        address, secs = self._session.address, self.product.stomp.renews_after_secs
+        keeps_messages = not address.is_topic or address.subscription is not None
+        return secs is not None and keeps_messages and time.monotonic() - self._busy_at >= secs
+
+    def _renew(self) -> None:
+        """Subscribe anew; `BrokerError` if the broker has ended the subscription."""
+        self._hear()
+        self._session.ask(self._unsubscribing())
+        self._session.drop_messages()  # they come again
+        self._session.ask(Frame("SUBSCRIBE", self._headers))
+        self._busy_at = time.monotonic()
+
+    def _unsubscribing(self) -> Frame:
+        return Frame("UNSUBSCRIBE", {"id": self._headers["id"]})
 
     def _delivery(self, came: Frame) -> Delivery:
         topic = came.headers.get("destination", "")
@@ -87,12 +112,14 @@ class StompSource(Closing):
         first = 0 if self.product.stomp.acknowledges_each else -1
         acks = [Frame("ACK", {"id": delivery.token}) for delivery in deliveries[first:]]
         self._session.tell(*acks[:-1])
-        return self._session.begin_asking(*acks[-1:])
+        self._hear = self._session.begin_asking(*acks[-1:])
+        self._unacknowledged -= len(deliveries)
+        return self._hear
 
     def close(self) -> None:
         # Once this is answered, unacknowledged messages are back in their order. If the connection just ended, they might not
         # be back yet, and the next connection would get later messages first. The cost: they aren't flagged as redelivered.
-        self._session.close(Frame("UNSUBSCRIBE", {"id": self._id}))
+        self._session.close(self._unsubscribing())
 
 
 class StompSink(Closing):

@@ -100,6 +100,10 @@ class StompSession:
             raise came
         return came
 
+    def drop_messages(self) -> None:
+        """Drop the messages that nobody has asked for yet."""
+        self._messages.clear()
+
     def ask(self, *frames: Frame) -> None:
         """Send these frames, and wait until the broker has given a receipt for each of them.
 
