@@ -373,12 +373,10 @@ class _BlockLines:
         bodies = np.append(np.flatnonzero(self._by_word(lambda word: word.is_body)), len(self._ends))
         body = bodies[np.searchsorted(bodies, heads)]
         has_body = body < next_heads
-        fields_end = np.where(has_body, body, next_heads)
-        self._fields_end = np.append(fields_end, 0)
-        """The line before which each stretch's fields end. The last entry is for index -1, the lines before the first stretch:
-        they have no fields."""
+        self._fields_end = np.minimum(body, next_heads)
+        """The line before which each stretch's fields end."""
         others = _before(self._by_word(lambda word: not word.name))
-        all_fields = others[np.maximum(fields_end, heads + 1)] == others[heads + 1]
+        all_fields = others[np.maximum(self._fields_end, heads + 1)] == others[heads + 1]
         body = np.where(has_body, body, heads)
         begins, ends = self._values[body], self._ends[body]
         ends_quoted = (letters[self._ends - 1] == _QUOTE) & (self._ends > self._starts[:-1])
@@ -419,16 +417,15 @@ class _BlockLines:
 
     def rows(self, fields: Mapping[str, str], wanted: _Flags) -> _Rows:
         """The messages of the `wanted` stretches, which must be plain."""
-        stretches = np.flatnonzero(self._is_message & wanted)
-        heads = self._heads[stretches]
-        row_of = np.full(len(self._heads) + 1, _NONE)
-        row_of[stretches] = np.arange(len(stretches))
+        messages = np.flatnonzero(self._is_message & wanted)
+        heads = self._heads[messages]
+        fields_end = np.append(self._fields_end[messages], 0)  # at index -1 for the lines before the first message
         numbers = {name: number for number, name in enumerate(set(fields.values()))}
         name_of = self._by_word(lambda word: np.int16(numbers.get(word.name, _NONE)))
         named = np.flatnonzero(name_of != _NONE)
-        stretch = np.searchsorted(self._heads, named, side="right") - 1
-        of_message = (row_of[stretch] != _NONE) & (named < self._fields_end[stretch])
-        named, row = named[of_message], row_of[stretch[of_message]]
+        row = np.searchsorted(heads, named, side="right") - 1
+        is_field = named < fields_end[row]
+        named, row = named[is_field], row[is_field]
         columns: dict[str, pa.Array] = {}
         for column, name in fields.items():
             if name == _TIME:
