@@ -7,10 +7,10 @@ gives up on integers of more than 4300 digits; lines with such an integer go thr
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from types import NoneType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import msgspec
 import pyarrow as pa
@@ -43,6 +43,18 @@ class _Decoded(NamedTuple):
     rows: list[Struct]
     numbers: Sequence[int]
     unreadable: list[Unreadable]
+
+    @classmethod
+    def of(cls, lines: Iterable[tuple[int, Struct | str]]) -> Self:
+        """The lines by their numbers; a text is the problem of a line."""
+        decoded = cls([], numbers := [], [])
+        for number, line in lines:
+            if isinstance(line, str):
+                decoded.unreadable.append(Unreadable(number, line))
+            else:
+                decoded.rows.append(line)
+                numbers.append(number)
+        return decoded
 
 
 def read_jsonl(source: LogSource, options: ReadOptions) -> Iterator[LogBatch]:
@@ -79,12 +91,16 @@ class _JsonRows:
             block.data.isascii() or block.data.decode()  # checks UTF-8: the decoder only looks at wanted fields
             lines = _Decoded([self._decode(text) for text in texts], range(block.line, block.line + len(texts)), [])
         except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
-            lines = self._each(texts, block.line)
+            numbered = enumerate(texts, block.line)
+            lines = _Decoded.of((number, self._row(text)) for number, text in numbered if text.strip(b" \t\r"))
         if self._first is None and lines.rows:
             self._first = lines.numbers[0], texts[lines.numbers[0] - block.line]
         columns = self._columns(lines.rows)
         if any(kinds - _ABSENT - COLUMNS[column].kind.json_types for column, (_values, kinds) in columns.items()):
-            lines = self._without_wrong_types(lines)
+            good = _Decoded.of(
+                (number, self._wrong_type(row) or row) for number, row in zip(lines.numbers, lines.rows, strict=True)
+            )
+            lines = good._replace(unreadable=sorted(lines.unreadable + good.unreadable))
             columns = self._columns(lines.rows)
         arrays = {column: _array(values, kinds) for column, (values, kinds) in columns.items()}
         if "received_at" not in arrays and self._options.on_error == "stop":
@@ -98,18 +114,6 @@ class _JsonRows:
         """Raise `LogFormatError` for columns that the file should have, but no row had."""
         if self._first is not None:
             check_present(self._spelling_of, list(_decoded_slowly(self._first[1])), self._options, self._name)
-
-    def _each(self, texts: list[bytes], first_line: int) -> _Decoded:
-        lines = _Decoded([], numbers := [], [])
-        for number, text in enumerate(texts, first_line):
-            if text.strip(b" \t\r"):
-                row = self._row(text)
-                if isinstance(row, str):
-                    lines.unreadable.append(Unreadable(number, row))
-                else:
-                    lines.rows.append(row)
-                    numbers.append(number)
-        return lines
 
     def _row(self, text: bytes) -> Struct | str:
         """One decoded line, or its problem."""
@@ -157,18 +161,6 @@ class _JsonRows:
             raise LogFormatError(
                 self._name, f"the column {column} is there twice, as {other!r} and {field!r}", hint="rename one of them"
             )
-
-    def _without_wrong_types(self, lines: _Decoded) -> _Decoded:
-        good = _Decoded([], numbers := [], unreadable := list(lines.unreadable))
-        for number, row in zip(lines.numbers, lines.rows, strict=True):
-            problem = self._wrong_type(row)
-            if problem is None:
-                good.rows.append(row)
-                numbers.append(number)
-            else:
-                unreadable.append(Unreadable(number, problem))
-        unreadable.sort()
-        return good
 
     def _wrong_type(self, row: Struct) -> str | None:
         for column, known in self._spellings.items():
