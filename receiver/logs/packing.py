@@ -161,12 +161,10 @@ def _rows_of(batches: Sequence[UnpackedBatch], channel: Channel) -> pa.RecordBat
     )
     if not full:
         return rows
-    # Restore the order in which the receipts came.
-    order = np.empty(receipts, np.int64)
-    is_full = np.zeros(receipts, dtype=bool)
-    is_full[full_at] = True
-    order[~is_full] = np.arange(len(rows))
-    order[is_full] = len(rows) + np.arange(len(full))
+    plain_at = np.delete(np.arange(receipts), full_at)
+    if len(others) < len(full):  # some were left out
+        full_at = np.delete(full_at, list(problems_of(full, channel))).tolist()
+    order = np.argsort(np.concatenate([plain_at, full_at]))
     return _joined([rows, others]).take(pa.array(order))
 
 

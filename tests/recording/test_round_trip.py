@@ -152,6 +152,15 @@ def test_the_bad_are_told_from_the_good(goods):
     assert list(problems_of(receipts, Channel())) == [number for number, good in enumerate(goods) if not good]
 
 
+@pytest.mark.parametrize("bad", [{"jms_timestamp_ms": -5}, {"received_at_us": LATEST_US + 1}])
+def test_a_packed_receipt_that_no_log_can_hold_is_left_out_alone(bad):
+    """No receiver packs one."""
+    plain = [(number, START_US, None, None, f"id-{number}", None, None) for number in (0, 2)]
+    batch = unpacked(packed(plain, [(1, receipt(1, **bad)), (3, receipt(3))], Channel()).data)
+    (rows,) = rows_of([batch, batch])
+    assert rows["unique_message_id"].to_pylist() == ["id-0", "id-2", "id-3"] * 2
+
+
 def test_times_stay_as_read(tmp_path):
     """A clock that was set back is the reader's to judge."""
     times = [START_US, START_US - 5_000_000, 0, 5, START_US]
