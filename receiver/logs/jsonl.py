@@ -16,9 +16,9 @@ import msgspec
 import pyarrow as pa
 from msgspec import UNSET, Struct, UnsetType
 
-from receiver.errors import LogFormatError, SettingsError
+from receiver.errors import SettingsError
 from receiver.logs.columns import COLUMNS, LogBatch
-from receiver.logs.options import ReadOptions, check_present, spellings
+from receiver.logs.options import ReadOptions, check_present, column_twice, spellings
 from receiver.logs.rows import ONE_OBJECT, BatchMaker, RawRows, Unreadable, not_utf8
 from receiver.logs.source import Block, LogSource, blocks_of
 
@@ -158,9 +158,7 @@ class _JsonRows:
         """Note the field of a column; `LogFormatError` if the file has the column by another field too."""
         other = self._spelling_of.setdefault(column, field)
         if other != field:
-            raise LogFormatError(
-                self._name, f"the column {column} is there twice, as {other!r} and {field!r}", hint="rename one of them"
-            )
+            raise column_twice(column, [other, field], self._name)
 
     def _wrong_type(self, row: Struct) -> str | None:
         for column, known in self._spellings.items():

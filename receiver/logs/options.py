@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 from zoneinfo import ZoneInfo
@@ -106,8 +106,7 @@ def fields_of(names: Sequence[str], options: ReadOptions, source: str) -> dict[s
         known = spellings(column, options)
         matches = [index for index, name in enumerate(names) if name in known]
         if len(matches) > 1:
-            twice = " and ".join(repr(names[index]) for index in matches)
-            raise LogFormatError(source, f"the column {column} is there twice, as {twice}", hint="rename one of them")
+            raise column_twice(column, [names[index] for index in matches], source)
         if matches:
             indices[column] = matches[0]
         elif spaced := [name for name in names if name.strip() in known]:
@@ -115,6 +114,12 @@ def fields_of(names: Sequence[str], options: ReadOptions, source: str) -> dict[s
             raise LogFormatError(source, f"there are spaces around the name {spaced[0]!r}", hint=hint)
     check_present(indices, names, options, source)
     return indices
+
+
+def column_twice(column: str, names: Iterable[str], source: str) -> LogFormatError:
+    """The error for a column that the fields of several names may hold."""
+    fields = " and ".join(map(repr, names))
+    return LogFormatError(source, f"the column {column} is there twice, as {fields}", hint="rename one of them")
 
 
 def check_present(present: Collection[str], names: Sequence[str], options: ReadOptions, source: str) -> None:
