@@ -31,7 +31,7 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
-from errno import EACCES, EISDIR, ENOENT, ENOSPC, ENOTDIR, EROFS
+from errno import EACCES, EISDIR, EMFILE, ENOENT, ENOSPC, ENOTDIR, EROFS
 from typing import Any
 
 __all__ = [
@@ -156,6 +156,12 @@ class OutputError(ReceiverError):
 
     A file to which a bridge appends may end with a part of the result. The next try cuts that off.
     """
+
+
+def unreadable(name: str, error: OSError) -> LogFormatError:
+    """The error for an `OSError` while reading a file of a log."""
+    hint = "allow more at once by ulimit -n, or read fewer" if error.errno == EMFILE else None
+    return LogFormatError(name, f"can't be read: {error.strerror or error}", hint=hint)
 
 
 def unwritable(path: str, error: OSError, *, what: str = "can't write") -> OutputError:

@@ -31,7 +31,7 @@ import pyarrow as pa
 from msgspec import structs
 
 from receiver.closing import sync_path
-from receiver.errors import LogFormatError, OutputError, SettingsError
+from receiver.errors import LogFormatError, OutputError, SettingsError, unreadable
 from receiver.logs.columns import SCHEMA, LogBatch, StatusLine
 from receiver.logs.options import ReadOptions
 from receiver.logs.remote import UrlPath, is_url, local_path
@@ -288,7 +288,7 @@ def manifest_of(folder: Folder) -> Manifest | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise LogFormatError(str(path), f"can't be read: {error.strerror or error}") from error
+        raise unreadable(str(path), error) from error
     try:
         version = msgspec.json.decode(data, type=_Version).version
         if version != _VERSION:

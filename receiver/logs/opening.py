@@ -12,14 +12,13 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from errno import EMFILE
 from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple, Protocol
 
 import zstandard
 
-from receiver.errors import LogFormatError
+from receiver.errors import LogFormatError, unreadable
 from receiver.logs.columns import COLUMNS, LogBatch
 from receiver.logs.compacted import STATUS_LINES_BEGIN, read_status_lines
 from receiver.logs.correlator import LOG_LINE, read_correlator
@@ -96,8 +95,7 @@ def read_file(
             yield from _batches(file, stream, options, on_read, groups)
     except OSError as error:
         if file.path is None or not (isinstance(error, FileNotFoundError) and is_journal(file.path)):
-            hint = "allow more at once by ulimit -n, or read fewer" if error.errno == EMFILE else None
-            raise LogFormatError(file.name, f"can't be read: {error.strerror or error}", hint=hint) from error
+            raise unreadable(file.name, error) from error
         finished = finished_from(file.path)
         if finished.exists():  # otherwise it was empty, or removed as one of the oldest files
             yield from read_file(replace(file, path=finished), options, on_read)
@@ -114,7 +112,7 @@ def spooled(file: LogFile, path: Path) -> LogFile:
         with _opened(file) as stream, NamedFile(path, "wb", path) as copy:
             shutil.copyfileobj(stream, copy, PIECE_BYTES)
     except OSError as error:
-        raise LogFormatError(file.name, f"can't be read: {error.strerror or error}") from error
+        raise unreadable(file.name, error) from error
     return replace(file, path=path, size_bytes=path.stat().st_size)
 
 
