@@ -8,7 +8,7 @@ opened only when its first row is due. So for a folder with a log for each day, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import attrgetter
@@ -157,34 +157,32 @@ class _Cursor:
         self.batch: LogBatch | None = None
         self.is_last = False
         """Whether no rows are known to follow these."""
-        self.rowless: list[LogBatch] = []
-        """Batches without rows, which still carry counts and status lines."""
 
     @property
     def end(self) -> tuple[int, int]:
         """The last key in hand, and the index of the file."""
         return int(self.keys[-1]), self.index
 
-    def fill(self) -> bool:
-        """Read until there are rows in hand; False at the end of the file."""
+    def fill(self) -> Iterator[LogBatch]:
+        """Read until there are rows in hand, or the file ends. Yields batches without rows, which still carry counts and status
+        lines."""
         if len(self.keys):
-            return True
-        batch, self._ahead = self._ahead or self._next(), None
+            return
+        batch, self._ahead = self._ahead or (yield from self._next()), None
         if batch is None:
-            return False
+            return
         self.keys = np.maximum.accumulate(np.maximum(batch.received_at_us, self._latest_us))
         self._latest_us = int(self.keys[-1])
         self.batch = batch
         if len(batch) < _FEW_ROWS:
-            self._ahead = self._next()
+            self._ahead = yield from self._next()
             self.is_last = self._ahead is None
-        return True
 
-    def _next(self) -> LogBatch | None:
+    def _next(self) -> Generator[LogBatch, None, LogBatch | None]:
         for batch in self._batches:
             if len(batch):
                 return batch
-            self.rowless.append(batch)
+            yield batch
         return None
 
     def take(self, rows: int) -> LogBatch:
@@ -201,15 +199,16 @@ def merge(waiting: Sequence[Waiting]) -> Iterator[LogBatch]:
     to_open = sorted(waiting, reverse=True)
     cursors: list[_Cursor] = []
     while cursors or to_open:
-        left, cursors = cursors, []
-        due: tuple[int, int] | None = None
-        while left or (to_open and (due is None or (to_open[-1].first_us, to_open[-1].index) <= due)):
-            cursor = left.pop() if left else _Cursor(to_open.pop())
-            if cursor.fill():
+        for cursor in cursors:
+            yield from cursor.fill()
+        cursors = [cursor for cursor in cursors if len(cursor.keys)]
+        due = min((cursor.end for cursor in cursors), default=None)
+        while to_open and (due is None or (to_open[-1].first_us, to_open[-1].index) <= due):
+            cursor = _Cursor(to_open.pop())
+            yield from cursor.fill()
+            if len(cursor.keys):
                 cursors.append(cursor)
                 due = min(due or cursor.end, cursor.end)
-            yield from cursor.rowless
-            cursor.rowless.clear()
         if cursors:
             cursors.sort(key=attrgetter("index"))
             yield _up_to(_horizon(cursors, to_open), cursors)
