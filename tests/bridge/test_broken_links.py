@@ -213,8 +213,6 @@ class TestRealBroker:
         source, sink = make_source(there), make_sink(there)
         taken = take(source, 3)
         answer_within(monkeypatch, 1)
-        for each in (source, sink) if protocol == "stomp" else ():
-            each._session._patience_secs = 1
         os.kill(broker._process.pid, signal.SIGSTOP)
         time.sleep(NEVER_SECS)  # until each of its threads has stopped
         try:

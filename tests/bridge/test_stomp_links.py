@@ -176,10 +176,10 @@ def test_a_password_that_stomp_cannot_express_is_refused():
     assert "client-id" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_broker_that_takes_nothing_is_not_waited_for_for_ever():
     with stranger(CONNECTED) as port:
         with stomp.StompSink(address("stomp", port)) as sink:
-            sink._session._patience_secs = 0.5
             began = time.monotonic()
             with pytest.raises(BrokerError, match="accepted nothing"):
                 sink.send([Message(body=bytes(50_000_000))])

@@ -83,7 +83,7 @@ class AmqpStreamSource(Closing):
         """The digest of the last message taken; empty if not known, as in a position of an older version."""
         self._reader: _Reader | None = None
         with _Question(address) as question:
-            kind = question.queue_type()
+            kind = question.queue()["type"]
         if kind != "stream":
             written = replace(address, is_stream=False, options={})
             raise BrokerRefusedError(f"{address} is a {kind} queue and no stream", hint=f"write {written}")
@@ -281,9 +281,6 @@ class _Question(AmqpLink):
         self._has_asked = False
         self._answer = proton.Message()
         super().__init__(address)
-
-    def queue_type(self) -> str:
-        return str(self.queue()["type"])
 
     def queue(self) -> Any:
         """What RabbitMQ says about the queue, by name."""

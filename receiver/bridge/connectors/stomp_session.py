@@ -66,8 +66,6 @@ class StompSession:
         self.was_cut = False
         """Whether the broker, or something between, ended the connection before either side gave a reason."""
         self._closing = threading.Event()
-        self._patience_secs = sockets.ANSWER_SECS
-        """How long the broker may neither answer nor accept bytes."""
         self._silence_secs: float | None = None
         """How long the broker may send no byte; None before this is negotiated, and if it promises no heartbeats."""
         self._came_at = time.monotonic()
@@ -84,6 +82,11 @@ class StompSession:
         except BaseException:  # after an interrupt too: otherwise it would stay open
             self.close()
             raise
+
+    @property
+    def _patience_secs(self) -> float:
+        """How long the broker may neither answer nor accept bytes."""
+        return sockets.CLOSE_SECS if self._closing.is_set() else sockets.ANSWER_SECS
 
     def check(self) -> None:
         """Raise the error by which the connection has ended, if it has."""
@@ -127,7 +130,6 @@ class StompSession:
     def close(self, *last: Frame) -> None:
         """Send these frames, wait for their receipts, and end the connection."""
         self._closing.set()
-        self._patience_secs = min(self._patience_secs, sockets.CLOSE_SECS)
         with suppress(BrokerError):
             for frame in (*last, Frame("DISCONNECT")):
                 self.ask(frame)
