@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
-from receiver.bridge.connectors.address import BrokerAddress
+from receiver.bridge.connectors.address import BrokerAddress, check_options
 from receiver.bridge.connectors.nodes import ConnectionFactory, Nodes
 from receiver.errors import BrokerError, MessageRefusedError, MessageUnfitError, SettingsError
 from receiver.settings import BridgeSettings
@@ -294,7 +294,7 @@ def source_factory(address: BrokerAddress, max_body_bytes: int | None = None) ->
         max_body_bytes = BridgeSettings().max_body_bytes
     elif max_body_bytes < 0:
         raise SettingsError(f"the largest body can't have {max_body_bytes} bytes", hint="give 0 or more")
-    address.check_options()
+    check_options(address)
     connectors = connectors_of(address)
     make = partial(connectors.source, max_body_bytes=max_body_bytes)
     return ConnectionFactory(Nodes(address, connectors.identity_at), make)
@@ -347,7 +347,7 @@ def sink_factory(address: BrokerAddress) -> ConnectionFactory[OpenSink]:
 def _factory_to(address: BrokerAddress, make: Callable[[BrokerAddress], _T]) -> ConnectionFactory[_T]:
     if address.is_stream:
         raise SettingsError(f"{address}: a target isn't named as a stream", hint="write /queue/NAME")
-    address.check_options(of_target=True)
+    check_options(address, of_target=True)
     return ConnectionFactory(Nodes(address, lambda at: connectors_of(at).identity_at(at)), make)
 
 

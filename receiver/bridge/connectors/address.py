@@ -203,21 +203,6 @@ class BrokerAddress:
             raise SettingsError(f"{self}: transactions is yes or no")
         return self.protocol == _KAFKA and wanted == "yes"
 
-    def check_options(self, *, of_target: bool = False) -> None:
-        """Raise `SettingsError` for an option that only a target has; or only a source, if it is `of_target`."""
-        if unfit := self._given.keys() & (_OF_SOURCES if of_target else _OF_TARGETS):
-            direction = "come from" if of_target else "go"
-            raise SettingsError(
-                f"{self}: {', '.join(sorted(unfit))} is for where messages {direction}", hint="leave it out"
-            )
-
-    @property
-    def _given(self) -> dict[str, str]:
-        """The options behind `?`."""
-        subscription = "group" if self.protocol == _KAFKA else "subscription"
-        given = {subscription: self.subscription, "selector": self.selector, "vhost": self.vhost, **self.options}
-        return {name: value for name, value in given.items() if value is not None}
-
     def with_password(self, password: str | None) -> Self:
         """The address with this password. Unchanged if that is None, or if the address has a password. `SettingsError` for one that
         no protocol can express: a variable of the environment may hold any bytes."""
@@ -240,9 +225,30 @@ class BrokerAddress:
         user = "" if self.user is None else f"{quote(self.user, safe='')}@"
         kind = "topic/" if self.is_topic else "stream/" if self.is_stream else "queue/"
         kind = "" if self.protocol == _KAFKA else kind
-        options = "&".join(f"{name}={quote(value, safe='')}" for name, value in self._given.items())
+        options = "&".join(f"{name}={quote(value, safe='')}" for name, value in _given(self).items())
         more = f"?{options}" if options else ""
         return f"{self.protocol}{'s' * self.tls}://{user}{self.hosts}/{kind}{quote(self.name, safe='/')}{more}"
+
+
+def check_options(address: BrokerAddress, *, of_target: bool = False) -> None:
+    """Raise `SettingsError` for an option that only a target has; or only a source, if it is `of_target`."""
+    if unfit := _given(address).keys() & (_OF_SOURCES if of_target else _OF_TARGETS):
+        direction = "come from" if of_target else "go"
+        raise SettingsError(
+            f"{address}: {', '.join(sorted(unfit))} is for where messages {direction}", hint="leave it out"
+        )
+
+
+def _given(address: BrokerAddress) -> dict[str, str]:
+    """The options behind `?`, by name."""
+    subscription = "group" if address.protocol == _KAFKA else "subscription"
+    given = {
+        subscription: address.subscription,
+        "selector": address.selector,
+        "vhost": address.vhost,
+        **address.options,
+    }
+    return {name: value for name, value in given.items() if value is not None}
 
 
 class NamedPosition(NamedTuple):
