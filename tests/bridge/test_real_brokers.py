@@ -348,9 +348,11 @@ def test_a_message_that_artemis_refused_is_parked_though_it_would_drop_it_the_ne
 @pytest.fixture(scope="module")
 def strict_artemis(artemis_home):
     """An Artemis that doesn't make queues named `strict.…` itself, takes only a little into those named `full.…`,
-    deletes empty ones named `brief.…`, and has two messages in those named `ring.…`. The queue `theirs` is a topic's, and
-    `red` has a filter. What goes to `divert` goes on to `full.divert`."""
-    strict, full, brief, ring = (f'addressSettings."{name}.#".' for name in ("strict", "full", "brief", "ring"))
+    deletes empty ones named `brief.…`, has two messages in those named `ring.…`, and keeps all in those named `kept.…`.
+    The queue `theirs` is a topic's, `red` has a filter, and `off` is disabled. What goes to `divert` goes on to
+    `full.divert`."""
+    kinds = ("strict", "full", "brief", "ring", "kept")
+    strict, full, brief, ring, kept = (f'addressSettings."{name}.#".' for name in kinds)
     theirs, red = (f'addressConfigurations."{name}".' for name in ("theirs", "red"))
     with new_broker(artemis_home) as broker:
         broker.start(
@@ -360,6 +362,10 @@ def strict_artemis(artemis_home):
                 f"{full}maxSizeBytes": 20_000,
                 f"{brief}autoDeleteQueues": "true",
                 f"{ring}defaultRingSize": 2,
+                f"{kept}defaultNonDestructive": "true",
+                'addressConfigurations."off".routingTypes': "ANYCAST",
+                'addressConfigurations."off".queueConfigs."off".routingType': "ANYCAST",
+                'addressConfigurations."off".queueConfigs."off".enabled': "false",
                 f"{theirs}routingTypes": "MULTICAST",
                 f'{theirs}queueConfigs."theirs".routingType': "MULTICAST",
                 f"{red}routingTypes": "ANYCAST",
@@ -452,10 +458,12 @@ def test_artemis_forgets_known_ids_as_it_ends_unless_it_keeps_them_on_disk(artem
     assert len(came) == count
 
 
-def test_artemis_confirms_what_a_ring_a_filter_or_a_topics_queue_drops(strict_artemis, protocol):
-    ring, red, theirs = (
-        address_of(strict_artemis, protocol, f"queue/{name}") for name in (f"ring.{uuid.uuid4().hex}", "red", "theirs")
-    )
+def test_artemis_confirms_what_a_ring_a_filter_a_disabled_or_a_topics_queue_drops(strict_artemis, protocol):
+    names = (f"ring.{uuid.uuid4().hex}", "red", "off", "theirs")
+    ring, red, off, theirs = (address_of(strict_artemis, protocol, f"queue/{name}") for name in names)
+    with sink(off) as sending, source(off) as taking:
+        sending.send(texts("a"))
+        assert taking.take(1, wait_secs=NEVER_SECS) == []
     with sink(red) as sending:
         sending.send([*texts("a"), Message(body=b"b", properties={"colour": "red"}), *texts("c")])
     with source(red) as taking:
@@ -472,6 +480,16 @@ def test_artemis_confirms_what_a_ring_a_filter_or_a_topics_queue_drops(strict_ar
     else:
         with sink(theirs) as sending:
             sending.send(texts("a"))
+
+
+def test_a_queue_of_artemis_that_is_not_destructive_gives_each_connection_all_again(strict_artemis, protocol):
+    address = address_of(strict_artemis, protocol, f"queue/kept.{uuid.uuid4().hex}")
+    with sink(address) as sending:
+        sending.send(texts("a", "b"))
+    for _ in range(2):
+        with source(address) as taking:
+            taking.acknowledge(came := take(taking, 2))
+        assert bodies(came) == ["a", "b"]
 
 
 def test_headers_that_came_by_stomp_spoil_no_frame_when_they_go_back(running_artemis):
