@@ -426,6 +426,15 @@ def test_products_by_what_they_say(server, name):
     assert product_by_stomp(server).name == name
 
 
+def test_a_topic_of_rabbitmq_drops_what_no_queue_gets(running):
+    """By STOMP it confirms that all the same."""
+    path = url(running("rabbitmq"), f"topic/{new_name()}")
+    with sink_of(path) as sink:
+        sink.send(texts("lost"))
+    with source_of(f"{path}?subscription={new_name()}") as source:
+        assert source.take(1, wait_secs=NEVER_SECS) == []
+
+
 def hurry(source):
     """Have a source of Classic subscribe anew soon."""
     dialect = replace(source.product.stomp, renews_after_secs=0.2)
