@@ -19,6 +19,7 @@ from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
 from sqlalchemy.util import greenlet_spawn
@@ -289,10 +290,13 @@ class _Alarm:
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
-    def _ring(self, *_: object) -> None:
+    def _ring(self, _number: int, frame: FrameType | None) -> None:
         """Called in the main thread, amid whatever that does."""
         current = self._current
-        if not self._is_set or current.asking is threading.main_thread():
+        is_leaving = (
+            frame is not None and frame.f_code is _Alarm.__exit__.__code__
+        )  # a crash there would leave the timer on
+        if is_leaving or not self._is_set or current.asking is threading.main_thread():
             return
         if current.crash:
             signal.setitimer(signal.ITIMER_REAL, self._secs, self._secs)  # until then it may clean up

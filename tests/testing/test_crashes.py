@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 
 from receiver import Receiver
 from receiver.testing import check_exactly_once
-from receiver.testing.crash_points import Run
+from receiver.testing.crash_points import ProgramCrash, Run
+from receiver.testing.running import _Alarm
 from tests.stores import execute
 from tests.testing.gallery import take, with_an_inbox
 from tests.testing.shop import KNOWN
@@ -259,6 +260,17 @@ def test_a_thread_may_crash_while_consume_returns(checked_on_sqlite, monkeypatch
 
     monkeypatch.setattr(Run, "cut_connections", cut_once_consume_has_returned)
     checked_on_sqlite(consume, max_examples=1)
+
+
+def test_a_crash_as_the_main_thread_leaves_does_not_ring_again_later():
+    """The timer would go on, and half a minute later crash whatever the main thread does then."""
+    run, many = Run(lambda *_: None), (1,) * 8_000_000
+    with suppress(ProgramCrash), _Alarm(run, 60):
+        run.crash = ProgramCrash()
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        assert 1.5 not in many  # takes longer, and Python runs no handler before the next call: that of the exit
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
 
 
 @pytest.mark.slow
