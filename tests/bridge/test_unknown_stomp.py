@@ -11,7 +11,7 @@ from receiver import retrying
 from receiver.bridge.connectors import Message, source_of
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
 from receiver.bridge.options import Mode
-from receiver.errors import BrokerRefusedError
+from receiver.errors import BrokerRefusedError, MessageRefusedError
 from tests.brokers.memory import MemoryBroker
 
 pytestmark = pytest.mark.usefixtures("hasty")
@@ -107,3 +107,14 @@ def test_a_target_that_takes_nothing_ends_the_bridge(monkeypatch, sqlite_url, mo
     with refusing("SEND") as port:
         to, options = f"stomp://127.0.0.1:{port}/queue/orders", BridgeOptions(mode=mode)
         ends_refused(open_bridge(origin, to, sqlite_url if mode.keeps else None, options))
+
+
+def test_an_error_of_the_whole_connection_names_its_address_once(monkeypatch):
+    """Though RabbitMQ's words blame a message, none of the source's is refused."""
+    monkeypatch.setitem(globals(), "CONNECTED", CONNECTED.replace(b"Mule/1", b"RabbitMQ/4"))
+    monkeypatch.setitem(globals(), "ERROR", ERROR.replace(b"nothing here is for you", b"Processing error"))
+    with refusing("SUBSCRIBE", then_secs=0.2) as port:
+        path = f"stomp://127.0.0.1:{port}/topic/orders?subscription=s"
+        with source_of(path) as source, pytest.raises(MessageRefusedError) as caught:
+            source.take(1, wait_secs=GIVES_UP_SECS)
+    assert caught.value.message == f"{path} refuses: Processing error"

@@ -64,6 +64,7 @@ class StompSource(Closing):
                 taken_bytes += len(came.body)
                 taken.append(self._delivery(came))
             except MessageRefusedError as error:
+                self._session.check()  # it isn't the error of the connection itself
                 self._refused = named(self._session.address, error)
         if self._refused is not None and not taken:
             raise copy(self._refused)
