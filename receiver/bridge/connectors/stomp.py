@@ -33,8 +33,6 @@ class StompSource(Closing):
     def __init__(self, address: BrokerAddress, *, max_body_bytes: int, most_ahead: int | None = None) -> None:
         self._refused: MessageRefusedError | None = None
         self._unacknowledged = 0
-        self._hear: Callable[[], None] = lambda: None
-        """Waits for the answers to all acknowledgements."""
         self._session = StompSession(address, client_id=address.subscription, max_body_bytes=max_body_bytes)
         self.product = self._session.product
         try:
@@ -82,7 +80,6 @@ class StompSource(Closing):
 
     def _renew(self) -> None:
         """Subscribe anew; `BrokerError` if the broker has ended the subscription."""
-        self._hear()
         self._session.ask(self._unsubscribing())
         self._session.drop_messages()  # they come again
         self._session.ask(Frame("SUBSCRIBE", self._headers))
@@ -113,9 +110,8 @@ class StompSource(Closing):
         first = 0 if self.product.stomp.acknowledges_each else -1
         acks = [Frame("ACK", {"id": delivery.token}) for delivery in deliveries[first:]]
         self._session.tell(*acks[:-1])
-        self._hear = self._session.begin_asking(*acks[-1:])
         self._unacknowledged -= len(deliveries)
-        return self._hear
+        return self._session.begin_asking(*acks[-1:])
 
     def close(self) -> None:
         # Once this is answered, unacknowledged messages are back in their order. If the connection just ended, they might not
