@@ -11,7 +11,7 @@ from receiver.errors import StoreError
 from receiver.settings import StoreSettings
 from receiver.store.databases import store_url
 from receiver.store.databases.sqlite_file import why_unsafe
-from receiver.store.schema import examined, open_store_engine
+from receiver.store.schema import examined, migrate, open_store_engine
 from tests.postgres import fresh_database
 from tests.stores import execute
 
@@ -107,3 +107,13 @@ def test_a_store_made_beside_one_that_its_address_led_to_before(postgres_url, ca
         caplog.clear()
         opened(url)
         assert caplog.text == "", "once is enough"
+
+
+def test_a_store_that_was_removed_isnt_warned_of(postgres_url, caplog):
+    """Its table of versions is left."""
+    with fresh_database(postgres_url) as url:
+        opened(url)
+        migrate(store_url(url), "base")
+        execute(url, "CREATE SCHEMA bridge", f"ALTER DATABASE {make_url(url).database} SET search_path = bridge")
+        opened(url)
+    assert caplog.text == ""

@@ -23,7 +23,7 @@ from receiver.store import sql_rows
 from receiver.store.codec import parts_of, runs_of
 from receiver.store.databases.database import ADDRESSES, IDLE_AT_MOST, OUR_NAMES, Database, shown
 from receiver.store.databases.postgres_faults import READ_ONLY, fault_of
-from receiver.store.tables import TABLE_NAMES, VERSION_TABLE, DomainState, receipt_codec, receipts, recorded_codec
+from receiver.store.tables import TABLE_NAMES, DomainState, domains, receipt_codec, receipts, recorded_codec
 
 _IDLE, _IN_ERROR = 0, 3  # of psycopg.pq.TransactionStatus
 _LEAST_VACUUMED = 1_000
@@ -291,7 +291,7 @@ class Postgres(Database):
     )
     _SQL_HIDDEN = (
         "SELECT relnamespace::regnamespace::text FROM pg_class"
-        f" WHERE relname = '{VERSION_TABLE}' AND NOT pg_table_is_visible(oid) ORDER BY 1 LIMIT 3"
+        f" WHERE relname = '{domains.name}' AND NOT pg_table_is_visible(oid) ORDER BY 1 LIMIT 3"
     )
 
     def checked(self, url: URL) -> URL:
