@@ -95,6 +95,13 @@ def test_what_isnt_pending_is_confirmed_without_waiting_for_others(keys, engine,
     assert pending_keys(store_url) == {"a": key}
 
 
+def test_what_isnt_pending_is_confirmed_without_a_write(sqlite_url):
+    """A transaction that has the file sees all of it."""
+    with billing(sqlite_url) as keys, application(sqlite_url).connect() as connection:
+        keys.confirm("unknown", connection=connection)
+        assert connection.connection.driver_connection.total_changes == 0
+
+
 def test_committed_in_two_phases(fresh_postgres_url):
     """As by a Session with `twophase`: what the maker remembers changes as with any commit."""
     engine, url = application(fresh_postgres_url), fresh_postgres_url

@@ -197,6 +197,10 @@ class Database(ABC):
         """A few of the schemas in which the database has stores that the names of tables don't lead to."""
         return ()
 
+    def may_hide_rows(self, _connection: Connection) -> bool:
+        """Whether the transaction may not see, nor change, rows that were committed before its last statement."""
+        return False
+
     def codec_of_text(self, _connection: Connection) -> str:
         """Python's name of an encoding all of whose text the database can hold, but for U+0000."""
         return "utf-8"

@@ -338,6 +338,9 @@ class Postgres(Database):
     def hidden_stores(self, connection: Connection) -> Sequence[str]:
         return connection.scalars(text(self._SQL_HIDDEN)).all()
 
+    def may_hide_rows(self, connection: Connection) -> bool:
+        return connection.get_isolation_level() in {"REPEATABLE READ", "SERIALIZABLE"}
+
     def keep_migrators_out(self, connection: Connection) -> None:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
 
