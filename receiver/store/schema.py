@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger("receiver")
 _BACKOFF = Backoff(0.1, 0.1)
+_WAY_TO_HIDDEN = "mind the search_path, and grant USAGE ON SCHEMA"
 _SQL_VERSIONS = f"SELECT version_num FROM {VERSION_TABLE}"  # noqa: S608 - our own name
 _migrating = Mutex()
 """Alembic keeps the migration under way in module variables, so only one thread at a time may migrate."""
@@ -69,7 +70,7 @@ def examined(url: URL) -> Engine:
     version = _version_at(url)
     if version is None:
         hidden = _hidden_at(url)
-        there = f"there is one in the schema {hidden}: mind the search_path, and grant USAGE ON SCHEMA"
+        there = f"there is one in the schema {hidden}: {_WAY_TO_HIDDEN}"
         hint = there if hidden else "a receiver makes it when it opens, or receiver migrate"
         raise StoreError(f"{shown(url)}: there is no store", hint=hint)
     if version != REVISION:
@@ -147,10 +148,11 @@ def _warn_of_new(connection: Connection) -> None:
         _LOGGER.warning("%s: %s", address, why)
     if schemas := database.hidden_stores(connection):
         _LOGGER.warning(
-            "%s: this is a new store. It knows no id of that in the schema %s, and hands on nothing that waits there: if that was "
-            "meant, mind the search_path, and grant USAGE ON SCHEMA",
+            "%s: this is a new store. It knows no id of that in the schema %s, and hands on nothing that waits there. If you meant "
+            "that one, %s",
             address,
-            " or ".join(schemas),
+            schemas,
+            _WAY_TO_HIDDEN,
         )
 
 
@@ -167,7 +169,7 @@ def _hidden_at(url: URL) -> str:
     if not database_of(url).is_there(url):
         return ""
     with translated(url), read_only(url).connect() as connection:
-        return " or ".join(database_of(url).hidden_stores(connection))
+        return database_of(url).hidden_stores(connection)
 
 
 def _version(connection: Connection) -> str | None:

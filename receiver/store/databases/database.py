@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -193,9 +193,9 @@ class Database(ABC):
         `end_if_idle` is called if the connection keeps a file's removed log open, which others of the process must not use.
         """
 
-    def hidden_stores(self, _connection: Connection) -> Sequence[str]:
-        """A few of the schemas in which the database has stores that the names of tables don't lead to."""
-        return ()
+    def hidden_stores(self, _connection: Connection) -> str:
+        """A few of the schemas with stores that the names of tables don't lead to, as `a or b`; empty without any."""
+        return ""
 
     def may_hide_rows(self, _connection: Connection) -> bool:
         """Whether the transaction may not see, nor change, rows that were committed before its last statement."""

@@ -335,8 +335,8 @@ class Postgres(Database):
         off = " and ".join(connection.scalars(text(self._SQL_OFF)))
         return f"its server may lose commits when it crashes, with {off} off: switch that on" if off else None
 
-    def hidden_stores(self, connection: Connection) -> Sequence[str]:
-        return connection.scalars(text(self._SQL_HIDDEN)).all()
+    def hidden_stores(self, connection: Connection) -> str:
+        return " or ".join(connection.scalars(text(self._SQL_HIDDEN)))
 
     def may_hide_rows(self, connection: Connection) -> bool:
         return connection.get_isolation_level() in {"REPEATABLE READ", "SERIALIZABLE"}
