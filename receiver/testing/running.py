@@ -293,9 +293,8 @@ class _Alarm:
     def _ring(self, _number: int, frame: FrameType | None) -> None:
         """Called in the main thread, amid whatever that does."""
         current = self._current
-        is_leaving = (
-            frame is not None and frame.f_code is _Alarm.__exit__.__code__
-        )  # a crash there would leave the timer on
+        # A crash in `__exit__` would leave the timer on.
+        is_leaving = frame is not None and frame.f_code is _Alarm.__exit__.__code__
         if is_leaving or not self._is_set or current.asking is threading.main_thread():
             return
         if current.crash:
