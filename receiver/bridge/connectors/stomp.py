@@ -52,6 +52,8 @@ class StompSource(Closing):
         self._session.is_ready = True
 
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
+        if not self._unacknowledged and self._is_overdue():
+            self._renew()  # before what came ahead: if the subscription has ended, it comes again though it is acknowledged
         taken: list[Delivery] = []
         taken_bytes = 0
         while len(taken) < at_most and taken_bytes < _AT_ONCE_BYTES and self._refused is None:
@@ -69,8 +71,6 @@ class StompSource(Closing):
         self._unacknowledged += len(taken)
         if self._unacknowledged:
             self._busy_at = time.monotonic()
-        elif self._is_overdue():
-            self._renew()
         return taken
 
     def _is_overdue(self) -> bool:
