@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 import uuid
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -441,39 +442,40 @@ def hurry(source):
     source.product = replace(source.product, stomp=dialect)
 
 
-def test_a_subscription_that_classic_has_ended_is_noticed():
-    """Classic doesn't say by STOMP that it ends a slow consumer, and answers that consumer's acknowledgements."""
+@contextmanager
+def ended_by_classic(*sent):
+    """A source that has taken the first of what was sent, and acknowledged it once Classic had ended the subscription; and
+    its address."""
     with new_broker(classic_broker, Impatient) as broker:
         broker.start()
         path = url(broker, f"queue/{new_name()}")
-        with sink_of(path) as sink, source_of(path) as source:
+        with sink_of(path) as sink:
+            sink.send(texts(*sent))
+        with source_of(path) as source:
             hurry(source)
-            sink.send(texts("a"))
             held = take(source, 1)
             until(lambda: "aborting slow consumer" in broker.said())
             time.sleep(2)  # at first it only asks
             source.acknowledge(held)
+            yield source, path
+
+
+def test_a_subscription_that_classic_has_ended_is_noticed():
+    """Classic doesn't say by STOMP that it ends a slow consumer, and answers that consumer's acknowledgements."""
+    with ended_by_classic("a") as (source, path):
+        with sink_of(path) as sink:
             sink.send(texts("b"))
-            with pytest.raises(BrokerError, match="not been registered"):
-                until(lambda: source.take(1, wait_secs=0.1))
-        with source_of(path) as source:
-            assert bodies(take(source, 2)) == ["a", "b"]
+        with pytest.raises(BrokerError, match="not been registered"):
+            until(lambda: source.take(1, wait_secs=0.1))
+        source.close()
+        with source_of(path) as anew:
+            assert bodies(take(anew, 2)) == ["a", "b"]
 
 
 def test_what_came_ahead_of_a_subscription_that_classic_has_ended_is_not_taken():
     """Its acknowledgements would be answered too, and all would come again: more messages than a window may hold."""
-    with new_broker(classic_broker, Impatient) as broker:
-        broker.start()
-        path = url(broker, f"queue/{new_name()}")
-        with sink_of(path) as sink, source_of(path) as source:
-            hurry(source)
-            sink.send(texts(*"abcdef"))
-            held = take(source, 1)
-            until(lambda: "aborting slow consumer" in broker.said())
-            time.sleep(2)  # at first it only asks
-            source.acknowledge(held)
-            with pytest.raises(BrokerError, match="not been registered"):
-                source.take(1, wait_secs=SOON_SECS)
+    with ended_by_classic(*"abcdef") as (source, _), pytest.raises(BrokerError, match="not been registered"):
+        source.take(1, wait_secs=SOON_SECS)
 
 
 @pytest.mark.parametrize("kind", ["queue/{}", "topic/{}?subscription={}"])
