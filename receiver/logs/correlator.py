@@ -255,12 +255,13 @@ class _Rows(NamedTuple):
     """The physical line of each message's header."""
 
 
-def _merged(some: _Rows, others: _Rows) -> _Rows:
-    lines = np.concatenate([some.lines, others.lines])
+def _merged(plain: _Rows, others: _Rows) -> _Rows:
+    """Both in the order of their lines."""
+    lines = np.concatenate([plain.lines, others.lines])
     order = np.argsort(lines)
     columns = {
         column: pa.concat_arrays([values, others.columns[column]]).take(pa.array(order))
-        for column, values in some.columns.items()
+        for column, values in plain.columns.items()
     }
     return _Rows(columns, lines[order])
 

@@ -162,7 +162,7 @@ def _rows_of(batches: Sequence[UnpackedBatch], channel: Channel) -> pa.RecordBat
     if not full:
         return rows
     plain_at = np.delete(np.arange(receipts), full_at)
-    if len(others) < len(full):  # some were left out
+    if len(others) < len(full):  # receipts that no log can hold were left out
         full_at = np.delete(full_at, list(problems_of(full, channel))).tolist()
     order = np.argsort(np.concatenate([plain_at, full_at]))
     return _joined([rows, others]).take(pa.array(order))

@@ -182,7 +182,6 @@ def _window_distances(rows: DomainRows, weights: npt.NDArray[Any], windows: Int6
                     if live[at] > 0:  # otherwise its source has sent the id again
                         counted[first] = _count_live(live, in_block, at + 1, following[source[sent[first]]])
                         left[first] = right[first] = _NOTHING
-                        # Of two entries with equal counts, the first stays on top.
                         top[number] = _melded(first, top[number], left, right, counted)
                 behind = counted[first]
             windows[duplicate] = behind + 1
@@ -202,7 +201,10 @@ def _window_distances(rows: DomainRows, weights: npt.NDArray[Any], windows: Int6
 
 @compiled()
 def _melded(first: int, second: int, left: Int32s, right: Int32s, counted: Int64s) -> int:
-    """The top of two skew heaps made one: each node on the way changes its two sides, which keeps the ways short."""
+    """The top of two skew heaps made one: each node on the way changes its two sides, which keeps the ways short.
+
+    If the tops have equal counts, that of the first heap is the top: the search for the nearest entry ends by that.
+    """
     top = last = _NOTHING
     while first >= 0 and second >= 0:
         if counted[second] < counted[first]:
